@@ -1,0 +1,47 @@
+"""fedgraft: personalized federated learning.
+
+    import fedgraft as fg
+
+    fed = fg.federate("digits", clients=10, partition=fg.Dirichlet(0.1), seed=0)
+    run = fg.run(fg.FedAPA(eta=0.01, mu=0.5), fed, rounds=20)
+    print(run.accuracy)
+
+Names are loaded when they are first used, so that importing the package (and asking the command line for help) does
+not wait for torch.
+"""
+
+import importlib
+from typing import Any
+
+from fedgraft.version import __version__
+
+_PLACES = {
+    "fedgraft.core.errors": ["UserError"],
+    "fedgraft.core.message": ["Field", "Message"],
+    "fedgraft.core.method": ["Method", "Server", "Spec", "hyper"],
+    "fedgraft.core.client": ["Client"],
+    "fedgraft.core.training": ["Phase", "Training"],
+    "fedgraft.data.datasets": ["Dataset"],
+    "fedgraft.data.federation": ["Federation", "Site", "federate", "own_data"],
+    "fedgraft.data.partition": ["Dirichlet", "Partition", "Pathological"],
+    "fedgraft.methods.fedapa": ["FedAPA"],
+    "fedgraft.methods.fedavg": ["FedAvg"],
+    "fedgraft.methods.fedper": ["FedPer"],
+    "fedgraft.methods.fedprox": ["FedProx"],
+    "fedgraft.methods.local": ["Local"],
+    "fedgraft.runs.compare": ["Comparison", "compare"],
+    "fedgraft.runs.run": ["Run", "run"],
+}
+_HOME = {name: place for place, names in _PLACES.items() for name in names}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"fedgraft has no {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

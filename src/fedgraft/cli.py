@@ -1,0 +1,290 @@
+"""The command line. Heavy imports wait until a command needs them, so that help answers at once."""
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from fedgraft.core.errors import UserError
+from fedgraft.runs.config import RunConfig, TrainingConfig, configure, read
+from fedgraft.version import __version__
+
+app = typer.Typer(
+    name="fedgraft",
+    help="Personalized federated learning: compare methods, see who gains, deploy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Json = Annotated[bool, typer.Option("--json", help="Print the facts for programs.")]
+DataDir = Annotated[str | None, typer.Option("--data-dir", help="Folder with <name>.npz files.")]
+
+
+def main() -> None:
+    """Run a command; what the user can mend is one sentence and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"fedgraft: {error}", err=True)
+        sys.exit(2)
+
+
+def _option(name: str, info: FieldInfo) -> inspect.Parameter:
+    """Make a flag of a setting."""
+    kind = info.annotation
+    choices = get_args(kind)
+    if get_origin(kind) is Literal or any(get_origin(choice) is Literal for choice in choices) or kind is dict:
+        kind = str
+    elif choices:
+        kind = next(choice for choice in choices if choice is not NoneType)
+    default = info.get_default(call_default_factory=True)
+    words = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
+    text = (info.description or "") + (f" ({', '.join(words)})" if words else "")
+    text += "" if default is None else f" (default {str(default).lower() if kind is bool else default})"
+    flag = "--" + name.replace("_", "-")
+    declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, typer.Option(declaration, help=text, show_default=False)],  # type: ignore[operator]
+    )
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag for each setting of a run; the command gets those that were typed as ``settings``."""
+    skipped = {"method", "params", "training"}
+    flags = [_option(n, info) for n, info in RunConfig.model_fields.items() if n not in skipped]
+    flags += [_option(n, info) for n, info in TrainingConfig.model_fields.items()]
+    own = inspect.signature(command).parameters
+
+    def typed(**values: Any) -> None:
+        given = {flag.name: values.pop(flag.name) for flag in flags}
+        command(**values, settings={name: value for name, value in given.items() if value is not None})
+
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for n, p in own.items() if n != "settings"]
+    typed.__signature__ = inspect.Signature([*parameters, *flags])  # type: ignore[attr-defined]
+    typed.__name__, typed.__doc__ = command.__name__, command.__doc__
+    return typed
+
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A hyper-parameter of the method, as name=value.", metavar="NAME=VALUE"),
+]
+Recipe = Annotated[str | None, typer.Option("--recipe", help="Settings of a paper: fedapa, apple, fedppa, fedgpa.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings; flags override it.")]
+
+
+@app.command()
+@with_settings
+def run(
+    method: Annotated[str | None, typer.Argument(help="Name of a method; see `fedgraft methods`.")] = None,
+    set_: Set = None,
+    config: ConfigFile = None,
+    recipe: Recipe = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of the run.")] = None,
+    as_json: Json = False,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Run one method and write a run directory."""
+    layers = [read(config) if config else {}, settings]
+    if method is not None:
+        layers.append({"method": method})
+    elif "method" not in layers[0]:
+        raise UserError("name a method, such as `fedgraft run fedapa`; `fedgraft methods` lists them")
+    if set_:
+        layers.append({"params": _assignments(set_)})
+    full = configure(*layers, recipe_name=recipe)
+
+    from fedgraft import methods
+    from fedgraft.runs.run import run as start
+    from fedgraft.terminal import Display, run_table
+
+    made = methods.make(full.method, **full.params)
+    directory = out or _default_directory(f"{full.method}-{Path(full.dataset).stem}-seed{full.seed}")
+    console = _console()
+    with Display(console) as display:
+        done = start(made, config=full, out=directory, watchers=[display])
+    if as_json:
+        typer.echo(json.dumps(done.result))
+    else:
+        _console(stderr=False).print(run_table(done))
+        typer.echo(f"run directory: {directory}")
+
+
+@app.command()
+@with_settings
+def compare(
+    methods: Annotated[list[str] | None, typer.Argument(help="Names of methods; `all` means every one.")] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds (partitions, starts, batches).", min=1)] = 3,
+    config: ConfigFile = None,
+    recipe: Recipe = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of the comparison.")] = None,
+    as_json: Json = False,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Compare methods on the same data; local and fedavg are always in the table."""
+    full = configure(read(config) if config else {}, settings, recipe_name=recipe)
+
+    from fedgraft.methods import METHODS, make
+    from fedgraft.runs.compare import REFERENCES
+    from fedgraft.runs.compare import compare as start
+    from fedgraft.terminal import Display, comparison_table
+
+    chosen = list(METHODS) if methods == ["all"] else list(methods or [])
+    everybody = dict.fromkeys([*REFERENCES, *chosen])
+    for name in everybody:
+        make(name)
+    directory = out or _default_directory(f"compare-{Path(full.dataset).stem}-{full.partition.replace(':', '')}")
+    console = _console()
+    with Display(console, total_runs=len(everybody) * seeds) as display:
+        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=lambda *_: [display])
+    if as_json:
+        typer.echo(json.dumps(done.to_json()))
+    else:
+        _console(stderr=False).print(comparison_table(done))
+        typer.echo(f"comparison directory: {directory}")
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method, for all about it.")] = None, as_json: Json = False
+) -> None:
+    """List the methods, or tell all about one."""
+    from fedgraft.core.errors import unknown
+    from fedgraft.methods import METHODS, describe
+    from fedgraft.terminal import facts_table
+
+    if name is not None and name not in METHODS:
+        raise unknown("method", name, METHODS)
+    facts = [describe(METHODS[each]) for each in ([name] if name else METHODS)]
+    if as_json:
+        typer.echo(json.dumps(facts[0] if name else facts, indent=2))
+        return
+    console = _console(stderr=False)
+    if name is None:
+        console.print(facts_table(facts, {"name": "method", "idea": "idea", "citation": "citation"}))
+        console.print("`fedgraft methods NAME` tells all about one.", highlight=False)
+        return
+    this = facts[0]
+    mark = "  (a reconstruction: our reading, the full paper was not available)" if this["reconstruction"] else ""
+    console.print(f"[bold]{this['name']}[/]{mark}\n{this['idea']}", highlight=False)
+    console.print(f"\n{this['citation'] or 'no single source'}", highlight=False)
+    console.print(f"\nsends     {this['sends']}\nmeasured  at `{this['headline']}` in its paper", highlight=False)
+    if this["parameters"]:
+        columns = {"name": "parameter", "default": "default", "range": "range", "doc": "meaning"}
+        console.print(facts_table(this["parameters"], columns))
+    if this["readings"]:
+        console.print("Readings\n" + this["readings"], highlight=False, markup=False)
+
+
+@app.command()
+def datasets(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """List the datasets and where they would come from."""
+    from fedgraft.data.datasets import catalogue
+    from fedgraft.terminal import facts_table
+
+    facts = [vars(entry) for entry in catalogue(None if data_dir is None else Path(data_dir))]
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    rows = [{**f, "shape": "x".join(map(str, f["shape"])), "where": f["where"] or "would be fetched"} for f in facts]
+    columns = {key: key for key in ("shape", "classes", "train", "test", "where")}
+    _console(stderr=False).print(facts_table(rows, {"name": "dataset", **columns}))
+
+
+@app.command()
+def partition(
+    scheme: Annotated[str, typer.Argument(help="How to split, such as dirichlet:0.1.")] = "dirichlet:0.1",
+    dataset: Annotated[str, typer.Option(help="Name of a dataset or an .npz file.")] = "digits",
+    clients: Annotated[int, typer.Option(help="Number of clients.", min=1)] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.", min=0)] = 0,
+    save: Annotated[Path | None, typer.Option(help="Write the partition to this file.")] = None,
+    load: Annotated[Path | None, typer.Option(help="Show a saved partition instead of drawing one.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the schemes.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Draw a partition and show who holds which classes."""
+    import numpy as np
+    from rich.markup import escape
+
+    from fedgraft.data import partition as schemes
+    from fedgraft.data.datasets import load as load_dataset
+    from fedgraft.data.partition.picture import draw
+
+    console = _console(stderr=False)
+    if listing:
+        facts = [entry._asdict() for entry in schemes.listing()]
+        if as_json:
+            typer.echo(json.dumps(facts, indent=2))
+        else:
+            for fact in facts:
+                console.print(
+                    f"[bold]{escape(fact['syntax'])}[/]\n    {fact['about']} ({fact['paper']})", highlight=False
+                )
+        return
+    source = load_dataset(dataset, None if data_dir is None else Path(data_dir))
+    if load is not None:
+        drawn = schemes.Partition.load(load)
+    else:
+        drawn = schemes.parse(scheme).split(source.y_train, source.y_test, clients, seed)
+    if save is not None:
+        drawn.save(save)
+    if as_json:
+        train, test = drawn.counts(np.concatenate([source.y_train, source.y_test]))
+        typer.echo(
+            json.dumps({"scheme": drawn.scheme, "seed": drawn.seed, "train": train.tolist(), "test": test.tolist()})
+        )
+        return
+    console.print(draw(drawn, source.y_train, source.y_test, width=console.width))
+
+
+@app.callback(invoke_without_command=True)
+def version_flag(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Take flags before the command."""
+    if version:
+        typer.echo(f"fedgraft {__version__}")
+        raise typer.Exit
+
+
+def _assignments(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read ``name=value`` pairs; values are TOML's, or plain words."""
+    import tomllib
+
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip():
+            raise UserError(f"--set takes name=value, not {pair!r}")
+        try:
+            values[name.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[name.strip()] = {"True": True, "False": False}.get(text, text)
+    return values
+
+
+def _default_directory(name: str) -> Path:
+    """Return runs/<name>, with a number behind it where that is taken."""
+    candidate, number = Path("runs") / name, 2
+    while candidate.exists():
+        candidate, number = Path("runs") / f"{name}-{number}", number + 1
+    return candidate
+
+
+def _console(*, stderr: bool = True) -> Any:
+    from rich.console import Console
+
+    return Console(stderr=stderr)

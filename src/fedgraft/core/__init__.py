@@ -1,0 +1,1 @@
+"""What every engine and method shares: hooks, messages, models as flat vectors, training, evaluation, the loop."""

@@ -1,0 +1,195 @@
+"""A client: its private named tensors, and the tools with which a method works on its data."""
+
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraft.core import streams
+from fedgraft.core.model import Architecture, Layout, Model, Part
+from fedgraft.core.samples import ClientData, Samples
+from fedgraft.core.training import Loss, Phase, Training, batches, descend
+
+ClientId = int
+State = dict[str, Tensor]
+Predictor = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class Workbench:
+    """The live models of one worker: made once for each architecture, then lent to one client after another."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    _models: dict[tuple[int, str], Model] = field(default_factory=dict)
+
+    def model(self, architecture: Architecture, role: str = "own") -> Model:
+        """Lend a live model; different roles (a student and its teacher) get different ones."""
+        key = (id(architecture), role)
+        if key not in self._models:
+            self._models[key] = architecture.model(self.device)
+        return self._models[key]
+
+
+class Client(MutableMapping[str, Tensor]):
+    """One client in one round.
+
+    As a mapping it is the client's private state: named tensors that never leave it, and all that a checkpoint
+    holds of it. ``own`` is always there: the whole weights as its last local training left them.
+    """
+
+    def __init__(
+        self,
+        id: ClientId,
+        state: State,
+        data: ClientData,
+        architecture: Architecture,
+        settings: Training,
+        workbench: Workbench,
+        *,
+        seed: int,
+        round: int,
+        rounds: int,
+        classes: int,
+        clients: int,
+        purpose: str = "train",
+    ) -> None:
+        self.id, self.data, self.architecture, self.settings = id, data, architecture, settings
+        self.seed, self.round, self.rounds, self.classes, self.clients = seed, round, rounds, classes, clients
+        self.loss: float = float("nan")
+        self.steps = 0
+        self._state, self._workbench, self._purpose = state, workbench, purpose
+
+    # the private state
+    def __getitem__(self, name: str) -> Tensor:
+        return self._state[name]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self._state[name] = value.detach()
+
+    def __delitem__(self, name: str) -> None:
+        del self._state[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    @property
+    def own(self) -> Tensor:
+        """The weights as the last local training left them (at first: the initial ones)."""
+        return self._state["own"]
+
+    # facts
+    @property
+    def layout(self) -> Layout:
+        return self.architecture.layout
+
+    @property
+    def samples(self) -> int:
+        """How many training samples the client has."""
+        return len(self.data.train)
+
+    @property
+    def counts(self) -> Tensor:
+        """How many training samples of each class the client has."""
+        return self.data.train.counts(self.classes).to(self.device)
+
+    @property
+    def rate(self) -> float:
+        """The run's learning rate in this round."""
+        return self.settings.rate(self.round)
+
+    # what travels of a vector
+    def take(self, vector: Tensor, part: Part) -> Tensor:
+        """Copy what travels when ``part`` is shared, buffers by the run's policy."""
+        return self.layout.take(vector, part, self.settings.buffers)
+
+    def put(self, vector: Tensor, values: Tensor, part: Part) -> Tensor:
+        """Return ``vector`` with the received ``values`` in the place of ``part``."""
+        return self.layout.put(vector, values, part, self.settings.buffers)
+
+    # random numbers
+    def stream(self, purpose: str) -> np.random.Generator:
+        """Random numbers of this client, round and purpose."""
+        return streams.generator(self.seed, self._purpose, purpose, self.round, self.id)
+
+    def torch_stream(self, purpose: str) -> torch.Generator:
+        return streams.torch_generator(self.seed, self._purpose, purpose, self.round, self.id)
+
+    # models
+    def model(self, weights: Tensor | None = None, role: str = "own") -> Model:
+        """Lend the live model, loaded with ``weights``; a second ``role`` gives a second one."""
+        model = self._workbench.model(self.architecture, role)
+        if weights is not None:
+            model.load(weights)
+            model.integers = self.get("integers", self.architecture.integers)
+        return model
+
+    @property
+    def device(self) -> torch.device:
+        return self._workbench.device
+
+    # work
+    def train(
+        self,
+        start: Tensor,
+        loss: Loss,
+        phases: tuple[Phase, ...] = (Phase(),),
+        *,
+        samples: Samples | None = None,
+        name: str = "batches",
+        settings: Training | None = None,
+    ) -> Tensor:
+        """Train from ``start`` on ``loss``, phase by phase; return the trained weights.
+
+        Each ``name`` has its own batch order and, where the run keeps momentum, its own momentum buffer.
+        ``settings`` replace the run's, for a method that is only itself with others (plain SGD, say).
+        """
+        settings = settings or self.settings
+        model, data = self.model(start), self.data.train if samples is None else samples
+        rng, augmentation = self.stream(name), self.torch_stream(name + "/augmentation")
+        velocity = self.get("momentum/" + name) if settings.momentum_buffers == "kept" else None
+        velocity = torch.zeros_like(model.gradient) if velocity is None else velocity.clone()
+        for phase in phases:
+            self.loss, steps = descend(
+                model,
+                data,
+                loss,
+                settings,
+                rate=settings.rate(self.round) if phase.lr is None else phase.lr * settings.lr_decay**self.round,
+                epochs=settings.epochs if phase.epochs is None else phase.epochs,
+                part=phase.part,
+                rng=rng,
+                augmentation=augmentation,
+                velocity=velocity,
+            )
+            self.steps += steps
+        if settings.momentum_buffers == "kept":
+            self["momentum/" + name] = velocity
+        if len(self.architecture.integers):
+            self["integers"] = model.integers
+        trained = model.vector.clone()
+        if settings.buffers == "keep":
+            trained[self.layout.trained :] = start[self.layout.trained :]
+        return trained
+
+    def batches(
+        self, name: str, epochs: int | None = None, samples: Samples | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled training batches, for methods with an inner loop of their own."""
+        data, settings = self.data.train if samples is None else samples, self.settings
+        rng, augmentation = self.stream(name), self.torch_stream(name + "/augmentation")
+        for _ in range(settings.epochs if epochs is None else epochs):
+            for index in batches(
+                len(data), settings.batch_size, rng,
+                drop_last=settings.drop_last, pairs=self.model().normalises_batches,
+            ):  # fmt: skip
+                x, y = data.batch(index, augmentation)
+                yield x.to(self.device), y.to(self.device)
+
+    def predictor(self, weights: Tensor) -> Predictor:
+        """Return a scorer that is the plain network with ``weights``."""
+        return self.model(weights)

@@ -1,0 +1,61 @@
+"""The client's side of a round, the same in every engine: message in, reply out."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedgraft.core.client import Client
+from fedgraft.core.errors import ContractError
+from fedgraft.core.evaluation import POINTS, Point, Score, Scores, score
+from fedgraft.core.message import Message
+from fedgraft.core.method import Method
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one client's training: its reply and how it went."""
+
+    reply: Message
+    loss: float
+    steps: int
+    seconds: float
+
+
+def contact(method: Method, client: Client) -> None:
+    """Let the method prepare a client that it meets for the first time."""
+    if "joined" not in client:
+        method.join(client)
+        client["joined"] = client.own.new_ones(())
+
+
+def train(method: Method, client: Client, message: Message) -> Message:
+    """Receive, train, reply; the client keeps its trained weights as ``own``."""
+    contact(method, client)
+    received = method.assemble(client, message)
+    trained = method.fit(client, received.clone())
+    for name, weights in (("assemble", received), ("fit", trained)):
+        _insist_on_weights(method, client, name, weights)
+    reply = method.reply(client, received, trained)
+    client["own"] = trained
+    return reply
+
+
+def evaluate(method: Method, client: Client, message: Message) -> Scores:
+    """Test the client's own model at both points. The caller hands in a fork: nothing done here survives."""
+    contact(method, client)
+    test: dict[Point, Score] = {}
+    validation: dict[Point, Score] = {}
+    for point in POINTS:
+        predict = method.personal(client, message, client.own if point == "trained" else None)
+        test[point] = score(client, predict, client.data.test)
+        if len(client.data.validation):
+            validation[point] = score(client, predict, client.data.validation)
+    return Scores(test, validation or None)
+
+
+def _insist_on_weights(method: Method, client: Client, hook: str, weights: Tensor) -> None:
+    if weights.shape != (client.layout.size,):
+        raise ContractError(
+            f"{method.name}.{hook} gave a tensor of shape {list(weights.shape)}; "
+            f"the network has {client.layout.size} weights"
+        )

@@ -1,0 +1,220 @@
+"""The hooks: everything in which one personalized method differs from another.
+
+A method answers four questions: what is shared, what each client gets, how it trains, which model is its own. It is
+a frozen dataclass of hyper-parameters and holds no state: the server's state is a ``Server``, a client's a
+``Client``, both mappings of named tensors.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedgraft.core import bank
+from fedgraft.core.client import Client, ClientId, Predictor
+from fedgraft.core.errors import UserError
+from fedgraft.core.message import Field, Message
+from fedgraft.core.model import Architecture, Layout, Model, Part
+from fedgraft.core.training import Phase, Training
+
+
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """What the server knows before the first round: no data, only sizes and shapes."""
+
+    samples: tuple[int, ...]
+    architectures: tuple[Architecture, ...]
+    assignment: tuple[int, ...]
+    classes: int
+    rounds: int
+    seed: int
+    settings: Training
+
+    @property
+    def clients(self) -> int:
+        return len(self.samples)
+
+    def architecture(self, client: ClientId) -> Architecture:
+        return self.architectures[self.assignment[client]]
+
+    def layout(self, client: ClientId) -> Layout:
+        return self.architecture(client).layout
+
+    def initial(self, client: ClientId, independent: bool = False) -> Tensor:
+        """Return the client's first weights: one draw for each architecture, or ``independent`` for each client."""
+        kind = self.assignment[client]
+        key = (self.seed, kind, client) if independent else (self.seed, kind)
+        return self.architecture(client).initial(*key)
+
+    def one_architecture(self, method: str) -> Architecture:
+        """Insist that all clients run the same network."""
+        if len(self.architectures) > 1:
+            raise UserError(f"{method} mixes whole models, so all clients need the same architecture")
+        return self.architectures[0]
+
+
+class Server(MutableMapping[str, Tensor]):
+    """The server's state: named tensors, and all that a checkpoint holds of it."""
+
+    def __init__(self, spec: Spec, **state: Tensor) -> None:
+        self.spec, self.round = spec, 0
+        self._state: dict[str, Tensor] = dict(state)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._state[name]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self._state[name] = value.detach()
+
+    def __delitem__(self, name: str) -> None:
+        del self._state[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+
+Inbox = Mapping[ClientId, Message]
+
+
+def hyper(
+    default: Any,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    choices: Sequence[Any] | None = None,
+) -> Any:
+    """Declare a hyper-parameter: its default, what it means, and which values make sense."""
+    return dataclasses.field(
+        default=default, metadata={"doc": doc, "low": low, "high": high, "above": above, "choices": choices}
+    )
+
+
+@dataclass(frozen=True)
+class Method:
+    """A personalized federated learning method; the defaults of its client half are plain local training."""
+
+    name: ClassVar[str] = "method"
+    citation: ClassVar[str] = ""
+    idea: ClassVar[str] = ""
+    sends: ClassVar[str] = ""
+    headline: ClassVar[str] = "received"
+    reconstruction: ClassVar[bool] = False
+    independent_start: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for parameter in dataclasses.fields(self):
+            _check(self.name, parameter, getattr(self, parameter.name))
+
+    # ---- what is shared
+    def shared(self) -> Part:
+        """Which part of the network travels."""
+        return "all"
+
+    # ---- server half
+    def setup(self, spec: Spec) -> Server:
+        """Return the server's first state."""
+        return Server(spec)
+
+    def waves(self, server: Server, round: int, picked: Sequence[ClientId]) -> Iterable[Sequence[ClientId]]:
+        """Groups of clients served one after another; each group's replies are merged before the next is served."""
+        return [picked]
+
+    def send(self, server: Server, client: ClientId) -> Message:
+        """Return the message for a client. It changes nothing, for it serves training and evaluation."""
+        raise NotImplementedError
+
+    def expects(self, spec: Spec, client: ClientId) -> Mapping[str, Field]:
+        """Return what a valid reply of the client looks like; anything else is refused at the boundary."""
+        width = spec.layout(client).width(self.shared(), spec.settings.buffers)
+        return {"weights": Field((width,), spec.layout(client).dtype)}
+
+    def merge(self, server: Server, inbox: Inbox) -> None:
+        """Digest the accepted replies of a wave, keyed by client."""
+
+    # ---- client half
+    def join(self, client: Client) -> None:
+        """Give the client its private state at its first contact."""
+
+    def assemble(self, client: Client, message: Message) -> Tensor:
+        """Return the weights that the client holds after the download: received where shared, its own elsewhere."""
+        return client.put(client.own, message["weights"], self.shared())
+
+    def loss(self, client: Client, model: Model, x: Tensor, y: Tensor) -> Tensor:
+        """Return what local training minimises on a batch."""
+        return functional.cross_entropy(model(x), y)
+
+    def plan(self, client: Client) -> tuple[Phase, ...]:
+        """Phases of local training."""
+        return (Phase(),)
+
+    def fit(self, client: Client, received: Tensor) -> Tensor:
+        """Train locally; return the trained weights."""
+        return client.train(received, lambda model, x, y: self.loss(client, model, x, y), self.plan(client))
+
+    def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
+        """Return what goes back to the server."""
+        return Message(weights=client.take(trained, self.shared()))
+
+    def personal(self, client: Client, message: Message, trained: Tensor | None = None) -> Predictor:
+        """Return the client's own model: from the newest ``message``, or as its last training left it (``trained``)."""
+        return client.predictor(self.assemble(client, message) if trained is None else trained)
+
+    # ---- for people
+    def observe(self, server: Server) -> Mapping[str, Tensor]:
+        """Matrices and figures of the server worth keeping for every round."""
+        return {}
+
+    def traits(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return private figures of a client worth keeping for every round; they never leave its machine."""
+        return {}
+
+    def caveats(self) -> Sequence[str]:
+        """Sentences about settings that switch the method, or a part of it, off."""
+        return ()
+
+    def parameters(self) -> dict[str, Any]:
+        """The hyper-parameters by name."""
+        return dataclasses.asdict(self)
+
+
+def average(spec: Spec, inbox: Inbox, entry: str = "weights") -> Tensor:
+    """FedAvg's mean: the entries of the replies, weighed by how many samples each sender has."""
+    senders = sorted(inbox)
+    shares = torch.tensor([spec.samples[sender] for sender in senders])
+    return bank.mean(torch.stack([inbox[sender][entry] for sender in senders]), shares)
+
+
+def _check(method: str, parameter: "dataclasses.Field[Any]", value: Any) -> None:
+    """Refuse a hyper-parameter out of its range, in a sentence."""
+    rules, default = parameter.metadata, parameter.default
+    if not rules:
+        return
+    choices, low, high, above = (rules[key] for key in ("choices", "low", "high", "above"))
+    if choices is not None:
+        if value not in choices:
+            raise UserError(f"{method}: {parameter.name} is one of {', '.join(map(str, choices))}, not {value!r}")
+        return
+    if value is None and default is None:
+        return
+    if isinstance(default, bool) != isinstance(value, bool):
+        raise UserError(f"{method}: {parameter.name} is {'true or false' if isinstance(default, bool) else 'a number'}")
+    if not isinstance(value, bool | int | float) or value != value:
+        raise UserError(f"{method}: {parameter.name} is a number, not {value!r}")
+    if isinstance(default, int) and not isinstance(value, int):
+        raise UserError(f"{method}: {parameter.name} is a whole number, not {value!r}")
+    if (low is not None and value < low) or (high is not None and value > high):
+        bounds = f"between {low:g} and {high:g}" if None not in (low, high) else (
+            f"at least {low:g}" if high is None else f"at most {high:g}"
+        )  # fmt: skip
+        raise UserError(f"{method}: {parameter.name} has to be {bounds}, not {value!r}")
+    if above is not None and value <= above:
+        raise UserError(f"{method}: {parameter.name} has to be greater than {above:g}, not {value!r}")

@@ -1,0 +1,303 @@
+"""A network as one flat vector.
+
+``Layout`` says where each tensor of a module lies in the vector, ``Model`` is a live module whose parameters are
+views into one, and ``Architecture`` makes both from any ``nn.Module``. The vector is ordered
+
+    [ extractor parameters | head parameters | extractor buffers | head buffers ]
+
+so that the optimizer, the bank and every message work on slices. "Buffers" are the floating-point tensors that
+training does not step: BatchNorm statistics and frozen parameters. Integer buffers stay with their client and are
+never averaged.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedgraft.core.errors import UserError
+from fedgraft.core.streams import Key, torch_seed
+
+Part = Literal["all", "extractor", "head", "nothing"]
+Buffers = Literal["average", "local", "keep"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of one named tensor in the flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    part: Literal["extractor", "head"]
+    trained: bool
+    channels_last: bool
+
+    @property
+    def layer(self) -> str:
+        """The module that owns the tensor."""
+        return self.name.rpartition(".")[0]
+
+    def view(self, vector: Tensor) -> Tensor:
+        """The tensor inside ``vector`` (no copy)."""
+        flat = vector[self.start : self.stop]
+        if self.channels_last:
+            out, into, height, width = self.shape
+            return flat.view(out, height, width, into).permute(0, 3, 1, 2)
+        return flat.view(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and places of a network's tensors."""
+
+    slots: tuple[Slot, ...]
+    dtype: torch.dtype = torch.float32
+
+    @cached_property
+    def size(self) -> int:
+        """Length of the vector."""
+        return self.slots[-1].stop if self.slots else 0
+
+    @cached_property
+    def trained(self) -> int:
+        """Length of the leading stretch that training steps."""
+        return sum(slot.stop - slot.start for slot in self.slots if slot.trained)
+
+    def span(self, part: Part) -> slice:
+        """The parameters of ``part``: always one slice."""
+        extractor = sum(s.stop - s.start for s in self.slots if s.trained and s.part == "extractor")
+        return {
+            "all": slice(0, self.trained),
+            "extractor": slice(0, extractor),
+            "head": slice(extractor, self.trained),
+            "nothing": slice(0, 0),
+        }[part]
+
+    def buffers(self, part: Part) -> slice:
+        """The buffers of ``part``: always one slice."""
+        extractor = self.trained + sum(s.stop - s.start for s in self.slots if not s.trained and s.part == "extractor")
+        return {
+            "all": slice(self.trained, self.size),
+            "extractor": slice(self.trained, extractor),
+            "head": slice(extractor, self.size),
+            "nothing": slice(self.size, self.size),
+        }[part]
+
+    def width(self, part: Part, buffers: Buffers) -> int:
+        """How many floats travel when ``part`` is shared."""
+        return sum(span.stop - span.start for span in self._travelling(part, buffers))
+
+    def take(self, vector: Tensor, part: Part, buffers: Buffers) -> Tensor:
+        """Copy what travels when ``part`` is shared out of ``vector`` (its last dimension)."""
+        return torch.cat([vector[..., span] for span in self._travelling(part, buffers)], dim=-1)
+
+    def put(self, vector: Tensor, values: Tensor, part: Part, buffers: Buffers) -> Tensor:
+        """Return a copy of ``vector`` in which ``part`` has the received ``values``."""
+        result, start = vector.clone(), 0
+        for span in self._travelling(part, buffers):
+            width = span.stop - span.start
+            result[span] = values[start : start + width]
+            start += width
+        return result
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return views of all tensors in ``vector`` by name."""
+        return {slot.name: slot.view(vector) for slot in self.slots}
+
+    def _travelling(self, part: Part, buffers: Buffers) -> tuple[slice, ...]:
+        spans = (self.span(part),)
+        return (*spans, self.buffers(part)) if buffers == "average" else spans
+
+
+class Model:
+    """A live module whose parameters and gradients are views into flat vectors."""
+
+    def __init__(self, module: nn.Module, head: nn.Module, layout: Layout, device: torch.device) -> None:
+        self.module, self.head, self.layout, self.device = module.to(device), head, layout, device
+        self.vector = torch.zeros(layout.size, dtype=layout.dtype, device=device)
+        self.gradient = torch.zeros(layout.trained, dtype=layout.dtype, device=device)
+        self.normalises_batches = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
+        self._edit: Callable[[Tensor], Tensor] | None = None
+        self._features: Tensor | None = None
+        self._parameters: dict[str, list[nn.Parameter]] = {"extractor": [], "head": []}
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        for slot in layout.slots:
+            tensor = tensors[slot.name]
+            slot.view(self.vector).copy_(tensor.detach())
+            tensor.data = slot.view(self.vector)
+            if slot.trained and isinstance(tensor, nn.Parameter):
+                tensor.grad = slot.view(self.gradient)
+                self._parameters[slot.part].append(tensor)
+        self._integers = [b for b in module.buffers() if not b.is_floating_point()]
+        head.register_forward_pre_hook(self._before_head)
+
+    def _before_head(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        features = inputs[0] if self._edit is None else self._edit(inputs[0])
+        self._features = features
+        return (features, *inputs[1:])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.module(x)
+        return logits
+
+    def score(self, x: Tensor, edit: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Return features (the input of the head) and logits; ``edit`` may change the features in between."""
+        self._edit = edit
+        try:
+            logits = self(x)
+        finally:
+            self._edit = None
+        features, self._features = self._features, None
+        if features is None:
+            raise UserError("the module's forward never called its head, so it has no features")
+        return features, logits
+
+    @property
+    def weights(self) -> Tensor:
+        """The trained parameters as live tensors joined into one vector: differentiable, for penalties."""
+        return torch.cat(
+            [
+                (p.permute(0, 2, 3, 1) if slot.channels_last else p).reshape(-1)
+                for slot, p in zip(self.layout.slots, self._trained(), strict=False)
+            ]
+        )
+
+    def _trained(self) -> list[nn.Parameter]:
+        return self._parameters["extractor"] + self._parameters["head"]
+
+    def load(self, vector: Tensor) -> "Model":
+        """Become the network that ``vector`` describes."""
+        self.vector.copy_(vector)
+        return self
+
+    @property
+    def integers(self) -> Tensor:
+        """All integer buffers, joined (a copy)."""
+        if not self._integers:
+            return torch.zeros(0, dtype=torch.int64)
+        return torch.cat([b.detach().reshape(-1).to(torch.int64) for b in self._integers])
+
+    @integers.setter
+    def integers(self, values: Tensor) -> None:
+        start = 0
+        for buffer in self._integers:
+            buffer.copy_(values[start : start + buffer.numel()].view(buffer.shape))
+            start += buffer.numel()
+
+    def differentiate(self, loss: Tensor) -> Tensor:
+        """Back-propagate and return the live flat gradient (overwritten by the next call)."""
+        self.gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return self.gradient
+
+    @contextmanager
+    def only(self, part: Part) -> Iterator[slice]:
+        """Let gradients reach ``part`` alone; yields its slice of the vector."""
+        frozen = {"all": (), "extractor": ("head",), "head": ("extractor",), "nothing": ("extractor", "head")}[part]
+        parameters = [p for name in frozen for p in self._parameters[name]]
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        try:
+            yield self.layout.span(part)
+        finally:
+            for parameter in parameters:
+                parameter.requires_grad_(True)
+
+    @contextmanager
+    def evaluating(self) -> Iterator["Model"]:
+        """Evaluation mode (BatchNorm, dropout) without gradients; the former mode is restored."""
+        was_training = self.module.training
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                yield self
+        finally:
+            self.module.train(was_training)
+
+
+class Architecture:
+    """Any ``nn.Module``, made by ``build``, with a named head; everything else is the extractor."""
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        example: Tensor,
+        head: str | None = None,
+        name: str = "custom",
+    ) -> None:
+        self.build, self.name = build, name
+        module = self._construct(0)
+        self.head = head or _last_layer(module)
+        if self.head not in dict(module.named_modules()):
+            raise UserError(f"the module has no submodule {self.head!r} to be its head")
+        self.channels_last = _takes_channels_last(module, example)
+        self.layout = _layout(module, self.head, self.channels_last)
+        model = self.model()
+        self.integers = model.integers
+        with torch.random.fork_rng(devices=[]), model.evaluating():
+            features, logits = model.score(example)
+        self.features = tuple(features.shape[1:])
+        self.outputs = logits.shape[1]
+
+    def _construct(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.build()
+
+    def model(self, device: torch.device | None = None, seed: int = 0) -> Model:
+        """Make a live model."""
+        module = self._construct(seed)
+        head = module.get_submodule(self.head)
+        return Model(module, head, self.layout, device or torch.device("cpu"))
+
+    def initial(self, *key: Key) -> Tensor:
+        """Return freshly initialised weights; the same key gives the same bits."""
+        return self.model(seed=torch_seed("initial", *key)).vector
+
+
+def _last_layer(module: nn.Module) -> str:
+    owners = [name.rpartition(".")[0] for name, _ in module.named_parameters()]
+    if not owners or owners[-1] == "":
+        raise UserError("the module has no layer that could be its head; name one with head=...")
+    return owners[-1]
+
+
+def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:
+    """Whether the module computes the same with channels_last tensors (a ``view`` in its forward may forbid it)."""
+    if example.dim() != 4:
+        return False
+    module.eval()
+    with torch.no_grad():
+        plain = module(example.contiguous())
+        try:
+            fast = module(example.contiguous(memory_format=torch.channels_last))
+        except RuntimeError:
+            return False
+    return bool(torch.allclose(plain, fast, rtol=1e-3, atol=1e-4))
+
+
+def _layout(module: nn.Module, head: str, channels_last: bool) -> Layout:
+    inside = {"extractor": False, "head": True}
+    tensors: list[tuple[str, Tensor, bool]] = [(n, p, p.requires_grad) for n, p in module.named_parameters()]
+    tensors += [(n, b, False) for n, b in module.named_buffers() if b.is_floating_point()]
+    dtypes = {tensor.dtype for _, tensor, _ in tensors}
+    if len(dtypes) != 1:
+        raise UserError(f"the module mixes tensors of {sorted(map(str, dtypes))}; convert it to one type")
+    slots: list[Slot] = []
+    start = 0
+    for trained in (True, False):
+        for part in inside:
+            for name, tensor, steps in tensors:
+                if steps != trained or (name == head or name.startswith(head + ".")) != inside[part]:
+                    continue
+                stop = start + tensor.numel()
+                last = channels_last and tensor.dim() == 4
+                slots.append(Slot(name, tuple(tensor.shape), start, stop, part, trained, last))  # type: ignore[arg-type]
+                start = stop
+    return Layout(tuple(slots), dtypes.pop())

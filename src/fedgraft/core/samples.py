@@ -1,0 +1,85 @@
+"""A client's data, held as whole tensors: a batch is one gather and one conversion, never a Python loop."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How raw inputs become what the network sees.
+
+    Images are kept as bytes in (N, height, width, channels) order and become normalised floats, as a channels_last
+    view of (N, channels, height, width), only when a batch is drawn. Everything else passes through as it is.
+    """
+
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    crop: int = 0
+    flip: bool = False
+
+    def apply(self, raw: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Prepare a batch; with a ``generator``, augmented as training wants it."""
+        if raw.dtype != torch.uint8:
+            return raw
+        if generator is not None and self.crop:
+            raw = _random_crop(raw, self.crop, generator)
+        if generator is not None and self.flip:
+            raw = _random_flip(raw, generator)
+        scale, shift = self._affine(raw.shape[-1])
+        return raw.to(torch.float32).mul_(scale).add_(shift).permute(0, 3, 1, 2)
+
+    def _affine(self, channels: int) -> tuple[Tensor, Tensor]:
+        mean = torch.tensor(self.mean or (0.5,), dtype=torch.float32).expand(channels)
+        std = torch.tensor(self.std or (0.5,), dtype=torch.float32).expand(channels)
+        if len(set(mean.tolist())) == len(set(std.tolist())) == 1:
+            mean, std = mean[0], std[0]
+        return 1 / (255 * std), -mean / std
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs and labels of one split of one client."""
+
+    inputs: Tensor
+    labels: Tensor
+    preparation: Preparation = Preparation()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, index: Tensor | slice, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """The samples at ``index``, ready for the network; augmented if a ``generator`` is given."""
+        raw = self.inputs[index] if isinstance(index, slice) else self.inputs.index_select(0, index)
+        return self.preparation.apply(raw, generator), self.labels[index]
+
+    def counts(self, classes: int) -> Tensor:
+        """How many samples of each class there are."""
+        return torch.bincount(self.labels, minlength=classes)
+
+    def subset(self, index: Tensor) -> "Samples":
+        return Samples(self.inputs[index], self.labels[index], self.preparation)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """What lies at one client: it is read there and nowhere else."""
+
+    train: Samples
+    test: Samples
+    validation: Samples
+
+
+def _random_crop(images: Tensor, margin: int, generator: torch.Generator) -> Tensor:
+    count, height, width, _ = images.shape
+    padded = torch.nn.functional.pad(images, (0, 0, margin, margin, margin, margin))
+    top, left = torch.randint(0, 2 * margin + 1, (2, count), generator=generator)
+    rows = (top[:, None] + torch.arange(height))[:, :, None]
+    columns = (left[:, None] + torch.arange(width))[:, None, :]
+    return padded[torch.arange(count)[:, None, None], rows, columns]
+
+
+def _random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    mirrored = torch.rand(len(images), generator=generator) < 0.5
+    return torch.where(mirrored[:, None, None, None], images.flip(2), images)

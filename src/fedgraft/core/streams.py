@@ -1,0 +1,39 @@
+"""Random numbers, keyed by what they are for.
+
+A stream is named by words and numbers, such as ``(seed, "batches", round, client)``. Two streams with different
+names are independent, and nothing that draws from one can disturb another: adding an evaluation, a client or a
+worker never changes a training run.
+"""
+
+import hashlib
+
+import numpy as np
+import torch
+
+Key = int | str
+
+
+def entropy(*key: Key) -> int:
+    """128 bits that depend on every part of ``key`` and on its order."""
+    name = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "little")
+
+
+def generator(*key: Key) -> np.random.Generator:
+    """Draw batches, choices and permutations with this."""
+    return np.random.Generator(np.random.Philox(key=entropy(*key)))
+
+
+def frozen_generator(*key: Key) -> np.random.RandomState:
+    """Draw with algorithms that NumPy has promised never to change: for partitions, which people share."""
+    return np.random.RandomState(np.random.Philox(key=entropy(*key)))
+
+
+def torch_seed(*key: Key) -> int:
+    """Seed torch's own generator (initial weights, dropout, augmentation)."""
+    return entropy(*key) & (2**63 - 1)
+
+
+def torch_generator(*key: Key) -> torch.Generator:
+    """Return a private torch generator of this stream."""
+    return torch.Generator().manual_seed(torch_seed(*key))

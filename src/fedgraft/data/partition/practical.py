@@ -1,0 +1,37 @@
+"""Most of each class to one client, a little to all the others (APPLE)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedgraft.core.errors import UserError
+
+from .scheme import Files, Lists, Scheme, deal, shuffled
+from .shares import Shares, cut_all, draw_until_enough
+
+
+@dataclass(frozen=True)
+class Practical(Scheme):
+    """Of each class one client gets 80 %, one gets 10 %, and the others divide the last 10 % equally.
+
+    Who gets what is drawn anew for each class; with the paper's 12 clients the others have 1 % each. Both files are
+    cut by the same shares; all samples are used, in random order.
+    """
+
+    name: ClassVar[str] = "practical"
+    syntax: ClassVar[str] = "practical"
+    about: ClassVar[str] = "of each class 80 % to one client, 10 % to another, 10 % divided among the rest"
+    paper: ClassVar[str] = "APPLE"
+
+    def assign(self, files: Files, clients: int, rng: np.random.RandomState) -> tuple[Lists, Lists]:
+        if clients < 3:
+            raise UserError(f"practical needs 3 clients or more (80 %, 10 % and the rest), not {clients}")
+        shares = np.array([0.8, 0.1] + [0.1 / (clients - 2)] * (clients - 2))
+
+        def draw() -> Shares:
+            return np.stack([rng.permutation(shares) for _ in files.train], axis=1)
+
+        everything = np.ones((clients, files.classes), dtype=bool)
+        train, test = draw_until_enough(draw, cut_all, files.sizes, (1, 1), may_hold=everything)
+        return deal(shuffled(files.train, rng), train), deal(shuffled(files.test, rng), test)

@@ -1,0 +1,1 @@
+"""Where the clients are: on this machine, or on several."""

@@ -1,0 +1,127 @@
+"""FedAPA: the server learns, for each client, how to mix everybody's feature extractors.
+
+Sun, et al. FedAPA: Server-side Gradient-Based Adaptive Personalized Aggregation for Federated Learning on
+Heterogeneous Data. IJCAI 2025, arXiv 2502.07456.
+
+Symbols
+    theta_j    extractor that client j uploaded last; Theta stacks them (the bank)
+    A          aggregation matrix, one row a_i for each client, at first the identity
+    theta_i+   extractor of client i after its local training; Delta_i = theta_i+ - sum_j a_ij theta_j
+
+Round: client i receives sum_j a_ij theta_j, trains it together with its private head, uploads theta_i+. Then
+
+    g_ij = <theta_j, Delta_i>             with the very theta_j that were mixed
+    a_i  <- a_i + eta g_i                 one gradient step on 1/2 ||theta_i+ - sum_j a_ij theta_j||^2
+    a_i  <- clip to [0, 1];  a_ii <- mu;  a_i <- a_i / sum_j a_ij
+
+Readings
+- Sign: the paper prints a minus, which is ascent: off-diagonal weights are pushed below zero, clipped, and A stays the
+  identity. The authors' code descends, and so do we. ``sign="paper"`` gives the printed formula.
+- Order: the paper mixes the models stored at the beginning of the round (``snapshot``); the authors' code serves the
+  clients one after another, and each sees the uploads before it (``sequential``).
+- Self-weight: mu is set before the division, so the weight that remains is mu / (mu + rest) and tends to mu. The
+  paper's 0.5 is the default; the authors' code has 1. Table 3's "without self-weight" is mu = 0;
+  ``self_weight=False`` leaves a_ii as learned.
+- Momentum: the authors' code gives the whole matrix one SGD optimizer with momentum 0.9, so that rows also move in
+  rounds and waves of other clients. ``server_momentum`` does the same; the paper has none.
+- A row without weight (sum at most 1e-8), which the paper does not mention, falls back to the client's own model.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedgraft.core import bank, streams
+from fedgraft.core.client import ClientId
+from fedgraft.core.message import Message
+from fedgraft.core.method import Inbox, Method, Server, Spec, hyper
+from fedgraft.core.model import Part
+
+
+@dataclass(frozen=True)
+class FedAPA(Method):
+    """Adaptive personalized aggregation, learned on the server."""
+
+    name = "fedapa"
+    citation = "Sun et al., IJCAI 2025, arXiv 2502.07456"
+    idea = "the server learns each client's mixture of all extractors from where its training ended; heads stay private"
+    sends = "down: the client's own mixture of extractors; up: the trained extractor"
+    headline = "trained"
+
+    eta: float = hyper(0.01, "step size of the aggregation rows", low=0.0)
+    mu: float = hyper(0.5, "self-weight set in each row before it is normalised", low=0.0, high=1.0)
+    sign: Literal["descent", "paper"] = hyper("descent", "direction of the row step", choices=("descent", "paper"))
+    order: Literal["snapshot", "sequential"] = hyper(
+        "snapshot",
+        "mix the models of the round's beginning, or serve clients in turn",
+        choices=("snapshot", "sequential"),
+    )
+    clip: bool = hyper(True, "clip weights to [0, 1]")
+    self_weight: bool = hyper(True, "set the own weight to mu")
+    normalise: bool = hyper(True, "divide each row by its sum")
+    share: Literal["extractor", "all"] = hyper("extractor", "which part is mixed", choices=("extractor", "all"))
+    server_momentum: float = hyper(0.0, "momentum of the row steps", low=0.0, high=0.999)
+
+    def shared(self) -> Part:
+        return self.share
+
+    # ---- server half
+    def setup(self, spec: Spec) -> Server:
+        layout = spec.one_architecture(self.name).layout
+        start = layout.take(spec.initial(0), self.shared(), spec.settings.buffers)
+        A = torch.eye(spec.clients)
+        return Server(spec, bank=start.repeat(spec.clients, 1), A=A, velocity=torch.zeros_like(A))
+
+    def waves(self, server: Server, round: int, picked: Sequence[ClientId]) -> Iterable[Sequence[ClientId]]:
+        if self.order == "snapshot":
+            return [picked]
+        turn = streams.generator(server.spec.seed, self.name, "order", round).permutation(len(picked))
+        return [[picked[i]] for i in turn]
+
+    def send(self, server: Server, client: ClientId) -> Message:
+        return Message(weights=bank.mix(server["A"][client], server["bank"]))
+
+    def merge(self, server: Server, inbox: Inbox) -> None:
+        Theta, A = server["bank"], server["A"].clone()
+        senders = sorted(inbox)
+        uploads = torch.stack([inbox[client]["weights"] for client in senders])
+        parameters = server.spec.layout(0).span(self.shared())
+        width = parameters.stop - parameters.start
+
+        Delta = (uploads - bank.mix(A[senders], Theta))[:, :width]
+        gradient = torch.zeros_like(A)
+        gradient[senders] = bank.inner(Delta, Theta[:, :width])
+        velocity = self.server_momentum * server["velocity"] + gradient
+        A = A + velocity * (self.eta if self.sign == "descent" else -self.eta)
+
+        moved = range(len(A)) if self.server_momentum else senders
+        for client in moved:
+            A[client] = self.settle(A[client], client)
+        server["A"], server["velocity"] = A, velocity
+        server["bank"] = Theta.index_copy(0, torch.tensor(senders), uploads)
+
+    def settle(self, row: Tensor, client: ClientId) -> Tensor:
+        """Clip a row, set its self-weight, normalise it."""
+        row = row.clamp(0, 1) if self.clip else row.clone()
+        if self.self_weight:
+            row[client] = self.mu
+        if self.normalise:
+            total = row.sum()
+            own = torch.zeros_like(row).index_fill_(0, torch.tensor(client), 1.0)
+            row = row / total if float(total) > 1e-8 else own
+        return row
+
+    # ---- for people
+    def observe(self, server: Server) -> Mapping[str, Tensor]:
+        return {"A": server["A"]}
+
+    def caveats(self) -> Sequence[str]:
+        sentences = []
+        if self.eta == 0:
+            sentences.append("eta = 0 never moves the aggregation matrix: FedAPA is then local training")
+        if self.sign == "paper":
+            sentences.append("sign = paper ascends, as printed: the aggregation matrix usually stays the identity")
+        return sentences

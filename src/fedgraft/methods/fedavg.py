@@ -1,0 +1,46 @@
+"""FedAvg: one global model, the mean of the clients' models weighed by their numbers of samples.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks from Decentralized
+Data. AISTATS 2017, arXiv 1602.05629.
+
+Symbols: w the global model, n_i the samples of client i, S the clients of a round.
+
+Readings
+- The global model (``received``) is FedAvg's; the model a client holds after its local training (``trained``) is the
+  baseline that other papers call FedAvg-local.
+- In a federation of several architectures the mean is taken among clients of the same one.
+"""
+
+from dataclasses import dataclass
+
+from fedgraft.core.client import ClientId
+from fedgraft.core.message import Message
+from fedgraft.core.method import Inbox, Method, Server, Spec, average
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """One model for everybody."""
+
+    name = "fedavg"
+    citation = "McMahan et al., AISTATS 2017, arXiv 1602.05629"
+    idea = "one global model: the sample-weighted mean of all clients' models"
+    sends = "down: the global model; up: the trained model"
+
+    # ---- server half
+    def setup(self, spec: Spec) -> Server:
+        server = Server(spec)
+        for client, kind in enumerate(spec.assignment):
+            if f"weights/{kind}" not in server:
+                start = spec.initial(client)
+                server[f"weights/{kind}"] = spec.layout(client).take(start, self.shared(), spec.settings.buffers)
+        return server
+
+    def send(self, server: Server, client: ClientId) -> Message:
+        return Message(weights=server[f"weights/{server.spec.assignment[client]}"])
+
+    def merge(self, server: Server, inbox: Inbox) -> None:
+        # w <- sum_i n_i w_i / sum_i n_i over the clients of the round
+        for kind in {server.spec.assignment[client] for client in inbox}:
+            alike = {c: message for c, message in inbox.items() if server.spec.assignment[c] == kind}
+            server[f"weights/{kind}"] = average(server.spec, alike)

@@ -1,0 +1,45 @@
+"""FedProx: FedAvg whose local objective is pulled towards the received model.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020,
+arXiv 1812.06127.
+
+    local objective   F_i(v) + mu/2 ||v - w||^2,   w the received model, fixed for the round
+
+Readings
+- The paper samples clients by size and averages uniformly; here clients are sampled uniformly and averaged by size,
+  as in FedAvg, so that the two are comparable.
+- The pull covers trained parameters only, not BatchNorm statistics.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedgraft.core.client import Client
+from fedgraft.core.method import hyper
+from fedgraft.core.model import Model
+from fedgraft.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedAvg on a leash."""
+
+    name = "fedprox"
+    citation = "Li et al., MLSys 2020, arXiv 1812.06127"
+    idea = "FedAvg with a quadratic pull towards the received model during local training"
+
+    mu: float = hyper(0.1, "strength of the pull", low=0.0)
+
+    # ---- client half
+    def fit(self, client: Client, received: Tensor) -> Tensor:
+        anchor = received[client.layout.span("all")].clone()
+
+        def loss(model: Model, x: Tensor, y: Tensor) -> Tensor:
+            distance = (model.weights - anchor).square().sum()
+            return self.loss(client, model, x, y) + self.mu / 2 * distance
+
+        return client.train(received, loss, self.plan(client))
+
+    def caveats(self) -> tuple[str, ...]:
+        return ("mu = 0 makes FedProx the same as FedAvg",) if self.mu == 0 else ()

@@ -1,0 +1,42 @@
+"""Local training, the reference without federation (also called "Separate" or "Standalone").
+
+Every client trains its own model on its own data and exchanges nothing. All start from the same weights, and a client
+trains only when it is picked, so that the comparison with a federated method is at equal local work.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedgraft.core.client import Client, ClientId
+from fedgraft.core.message import Field, Message
+from fedgraft.core.method import Method, Server, Spec
+from fedgraft.core.model import Part
+
+
+@dataclass(frozen=True)
+class Local(Method):
+    """Each client alone."""
+
+    name = "local"
+    idea = "every client trains alone: what federation has to beat"
+    sends = "nothing"
+    headline = "trained"
+
+    def shared(self) -> Part:
+        return "nothing"
+
+    # ---- server half: there is none
+    def send(self, server: Server, client: ClientId) -> Message:
+        return Message()
+
+    def expects(self, spec: Spec, client: ClientId) -> Mapping[str, Field]:
+        return {}
+
+    # ---- client half
+    def assemble(self, client: Client, message: Message) -> Tensor:
+        return client.own
+
+    def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
+        return Message()

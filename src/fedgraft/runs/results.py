@@ -1,0 +1,96 @@
+"""What a run leaves behind: its rounds, its best and last accuracies, its observations."""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from fedgraft.core.evaluation import POINTS, Summary
+from fedgraft.core.rounds import Round
+
+
+def record(this: Round) -> dict[str, Any]:
+    """One round as JSON has it; accuracies are fractions."""
+    return {
+        "round": this.number + 1,
+        "seconds": round(this.seconds, 4),
+        "server_seconds": round(this.server_seconds, 4),
+        "evaluation_seconds": round(this.evaluation_seconds, 4),
+        "participants": list(this.participants),
+        "refused": [{"client": r.client, "reason": r.reason} for r in this.refused],
+        "bytes_up": this.bytes_up,
+        "bytes_down": this.bytes_down,
+        "messages_up": this.messages_up,
+        "messages_down": this.messages_down,
+        "loss": _number(this.loss),
+        **{point: _summary(this.test[point]) for point in POINTS if point in this.test},
+        **{f"{point}_validation": _summary(this.validation[point]) for point in POINTS if point in this.validation},
+    }
+
+
+def best_and_last(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The last evaluated round, and the best: chosen on validation data where there is some, else on test data."""
+    evaluated = [r for r in records if "received" in r]
+    chosen_on = "validation" if evaluated and "received_validation" in evaluated[0] else "test"
+    result: dict[str, Any] = {"best": {"chosen_on": chosen_on}, "last": {}}
+    for point in POINTS:
+        key = f"{point}_validation" if chosen_on == "validation" else point
+        for figure in ("mean", "pooled"):
+            best = max(evaluated, key=lambda r: r[key][figure])
+            result["best"].setdefault(point, {})[figure] = {"round": best["round"], "accuracy": best[point][figure]}
+            result["last"].setdefault(point, {})[figure] = evaluated[-1][point][figure]
+    result["last"]["round"] = evaluated[-1]["round"]
+    return result
+
+
+def per_message(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Bytes up and down of one client in one round, on average."""
+    ups, downs = (max(1, sum(r[key] for r in records)) for key in ("messages_up", "messages_down"))
+    return sum(r["bytes_up"] for r in records) / ups, sum(r["bytes_down"] for r in records) / downs
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a file whole or not at all."""
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_observations(path: Path, rounds: Sequence[Mapping[str, Tensor]]) -> None:
+    """Write the matrices that the method showed: one tensor each, its first dimension the round."""
+    names = sorted(set.intersection(*(set(r) for r in rounds))) if rounds else []
+    if names:
+        write_bytes(path, save({name: torch.stack([r[name].contiguous() for r in rounds]) for name in names}))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write aside, flush to the disk, rename."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _summary(summary: Summary) -> dict[str, Any]:
+    return {
+        "mean": _number(summary.mean),
+        "pooled": summary.pooled,
+        "loss": _number(summary.loss),
+        "per_client": [_number(accuracy) for accuracy in summary.per_client],
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,187 @@
+"""FedAPA: the row step worked out by hand, the invariants of the method, its siblings at degenerate settings."""
+
+import pytest
+import torch
+from conftest import blobs, simulate, specification
+from torch import Tensor
+
+from fedgraft.core.message import Message
+from fedgraft.core.method import Server
+from fedgraft.data.federation import Federation
+from fedgraft.methods.fedapa import FedAPA
+from fedgraft.methods.fedavg import FedAvg
+from fedgraft.methods.local import Local
+
+
+def toy(method: FedAPA, theta: list[list[float]], A: list[list[float]], fed: Federation) -> Server:
+    """A server whose bank is small enough to compute with on paper: the first entries of a wider bank of zeros."""
+    server = method.setup(specification(fed))
+    bank = torch.zeros(len(fed), server["bank"].shape[1])
+    bank[: len(theta), : len(theta[0])] = torch.tensor(theta)
+    rows = torch.eye(len(fed))
+    rows[: len(A), : len(A)] = torch.tensor(A)
+    server["bank"], server["A"] = bank, rows
+    return server
+
+
+def upload(server: Server, values: list[float]) -> Message:
+    weights = torch.zeros(server["bank"].shape[1])
+    weights[: len(values)] = torch.tensor(values)
+    return Message(weights=weights)
+
+
+def test_row_step_by_hand(fed: Federation) -> None:
+    # theta_1 = (1,0), theta_2 = (0,1), a_1 = (1,0), theta_1+ = (1,1): Delta = (0,1), g = (0,1), row (1, .1) -> (.5, .1)/.6
+    method = FedAPA(eta=0.1, mu=0.5)
+    server = toy(method, [[1, 0], [0, 1]], [[1, 0], [0, 1]], fed)
+    method.merge(server, {0: upload(server, [1, 1])})
+    assert server["A"][0].tolist() == pytest.approx([5 / 6, 1 / 6, 0, 0])
+    assert server["A"][1].tolist() == [0, 1, 0, 0], "the row of a client that did not take part stays"
+    assert server["bank"][0, :2].tolist() == [1, 1], "its model is stored for the next round"
+
+
+def test_printed_sign_is_ascent(fed: Federation) -> None:
+    method = FedAPA(eta=0.1, mu=0.5, sign="paper")
+    server = toy(method, [[1, 0], [0, 1]], [[1, 0], [0, 1]], fed)
+    method.merge(server, {0: upload(server, [1, 1])})
+    assert server["A"][0].tolist() == [1, 0, 0, 0]
+
+
+def test_self_weight_dynamics_without_gradient() -> None:
+    # the others' mass runs 1/10, 1/6, 1/4, 1/3, 2/5, ... towards 1 - mu
+    method, row = FedAPA(mu=0.5), torch.tensor([0.9, 0.1])
+    masses = []
+    for _ in range(4):
+        row = method.settle(row, 0)
+        masses.append(float(row[1]))
+    assert masses == pytest.approx([1 / 6, 1 / 4, 1 / 3, 2 / 5])
+
+
+def test_the_step_descends_the_distance_to_the_upload() -> None:
+    rng = torch.Generator().manual_seed(0)
+    theta, a, target = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((4, 9), (4,), (9,)))
+
+    def f(row: Tensor) -> float:
+        return float(0.5 * (target - row @ theta).square().sum())
+
+    g = theta @ (target - a @ theta)
+    for j in range(4):
+        e = torch.zeros(4, dtype=torch.float64)
+        e[j] = 1e-6
+        assert (f(a + e) - f(a - e)) / 2e-6 == pytest.approx(-float(g[j]), rel=1e-5)
+    assert f(a + 1e-3 * g) < f(a) < f(a - 1e-3 * g)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_rows_are_on_the_simplex_with_the_self_weight_of_the_formula(fed: Federation, share: float) -> None:
+    method = FedAPA(eta=0.05)
+    done, server, _ = simulate(method, fed, specification(fed, rounds=4), share=share)
+    for A in (this.observed["A"] for this in done):
+        assert bool((A >= 0).all())
+        assert bool((A <= 1).all())
+        assert A.sum(1).tolist() == pytest.approx([1] * len(fed), abs=1e-6)
+    assert not torch.equal(server["A"], torch.eye(len(fed)))
+    row = torch.tensor([3.0, 0.2, -0.1, 0.1])
+    assert method.settle(row, 0).tolist() == pytest.approx([0.5 / 0.8, 0.2 / 0.8, 0, 0.1 / 0.8])
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("momentum_buffers", ["fresh", "kept"])
+def test_without_a_row_step_it_is_local_training_bit_for_bit(fed: Federation, mu: float, momentum_buffers: str) -> None:
+    spec = specification(fed, rounds=3, momentum=0.9, momentum_buffers=momentum_buffers)
+    _, server, ours = simulate(FedAPA(eta=0.0, mu=mu), fed, spec, share=0.75)
+    _, _, alone = simulate(Local(), fed, spec, share=0.75)
+    assert torch.equal(server["A"], torch.eye(len(fed)))
+    for client in range(len(fed)):
+        assert torch.equal(ours.states[client]["own"], alone.states[client]["own"])
+
+
+def test_the_first_mixture_is_the_common_start(fed: Federation) -> None:
+    method = FedAPA()
+    spec = specification(fed)
+    server = method.setup(spec)
+    server["A"] = torch.softmax(torch.randn(4, 4, generator=torch.Generator().manual_seed(1)), dim=1)
+    start = spec.layout(0).take(spec.initial(0), "extractor", "average")
+    for client in range(4):
+        torch.testing.assert_close(method.send(server, client)["weights"], start)
+
+
+def test_heads_never_travel(fed: Federation) -> None:
+    spec = specification(fed, rounds=1)
+    done, _, _ = simulate(FedAPA(), fed, spec)
+    assert done[0].bytes_up == done[0].bytes_down == 4 * 4 * 35
+    done, _, _ = simulate(FedAPA(share="all"), fed, spec)
+    assert done[0].bytes_up == done[0].bytes_down == 4 * 4 * 53
+
+
+def test_an_empty_row_falls_back_to_the_own_model(fed: Federation) -> None:
+    assert FedAPA(mu=0.0).settle(torch.tensor([0.7, -0.2, -0.1]), 0).tolist() == [1, 0, 0]
+    assert FedAPA(clip=False, self_weight=False).settle(torch.tensor([0.5, -0.3, -0.2]), 2).tolist() == [0, 0, 1]
+    done, _, _ = simulate(FedAPA(mu=0.0), fed, specification(fed, rounds=3))
+    assert bool(torch.isfinite(done[-1].observed["A"]).all())
+
+
+def test_without_clipping_the_signed_sum_divides() -> None:
+    row = FedAPA(clip=False, mu=0.5).settle(torch.tensor([1.0, -0.1, 0.6]), 0)
+    assert row.tolist() == pytest.approx([0.5, -0.1, 0.6])
+    assert FedAPA(normalise=False, mu=0.5).settle(torch.tensor([1.0, 0.2]), 0).tolist() == pytest.approx([0.5, 0.2])
+    assert FedAPA(self_weight=False).settle(torch.tensor([0.6, 0.2]), 0).tolist() == pytest.approx([0.75, 0.25])
+
+
+def test_snapshot_and_sequential_order(fed: Federation) -> None:
+    # one client a round: there is no order to differ in
+    alone = specification(fed, rounds=3)
+    _, snapshot, _ = simulate(FedAPA(), fed, alone, share=0.25)
+    _, sequential, _ = simulate(FedAPA(order="sequential"), fed, alone, share=0.25)
+    assert torch.equal(snapshot["A"], sequential["A"])
+    _, snapshot, _ = simulate(FedAPA(), fed, alone)
+    _, sequential, _ = simulate(FedAPA(order="sequential"), fed, alone)
+    assert not torch.equal(snapshot["A"], sequential["A"])
+
+
+def test_momentum_moves_other_rows_too(fed: Federation) -> None:
+    # second step for client 1 only: client 0's row still moves by what is left of its first step
+    method = FedAPA(eta=0.1, mu=0.5, server_momentum=0.9)
+    server = toy(method, [[1, 0], [0, 1]], [[1, 0], [0, 1]], fed)
+    method.merge(server, {0: upload(server, [1, 1])})
+    first = server["A"][0].clone()
+    method.merge(server, {1: upload(server, [0, 1])})
+    # off-diagonal 1/6 + .1 * .9 * 1, self-weight .5
+    expected = (1 / 6 + 0.09) / (0.5 + 1 / 6 + 0.09)
+    assert float(first[1]) == pytest.approx(1 / 6)
+    assert float(server["A"][0, 1]) == pytest.approx(expected)
+
+
+def test_a_single_client_is_local_training() -> None:
+    fed = blobs((12,))
+    spec = specification(fed, rounds=3)
+    _, server, ours = simulate(FedAPA(), fed, spec)
+    _, _, alone = simulate(Local(), fed, spec)
+    assert server["A"].tolist() == [[1.0]]
+    assert torch.equal(ours.states[0]["own"], alone.states[0]["own"])
+
+
+def test_uniform_rows_over_the_whole_model_are_fedavg_with_equal_sizes() -> None:
+    fed = blobs((12, 12, 12))
+    spec = specification(fed, rounds=2)
+    method = FedAPA(eta=0.0, share="all", clip=False, self_weight=False, normalise=False)
+    server = method.setup(spec)
+    server["A"] = torch.full((3, 3), 1 / 3)
+    _, average, _ = simulate(FedAvg(), fed, specification(fed, rounds=1))
+    done, _, engine = simulate(FedAvg(), fed, specification(fed, rounds=1))
+    assert done
+    method.merge(server, {c: Message(weights=engine.states[c]["own"]) for c in range(3)})
+    torch.testing.assert_close(method.send(server, 0)["weights"], average["weights/0"])
+
+
+def test_batchnorm_statistics_are_mixed_but_do_not_steer_the_rows(fed: Federation) -> None:
+    spec = specification(fed, rounds=2, norm=True)
+    done, server, _ = simulate(FedAPA(), fed, spec)
+    assert server["bank"].shape[1] == spec.layout(0).width("extractor", "average")
+    assert bool(torch.isfinite(done[-1].observed["A"]).all())
+
+
+def test_caveats_name_settings_that_switch_it_off() -> None:
+    assert not FedAPA().caveats()
+    assert any("local training" in sentence for sentence in FedAPA(eta=0).caveats())
+    assert any("ascends" in sentence for sentence in FedAPA(sign="paper").caveats())

@@ -1,0 +1,141 @@
+"""What holds for every registered method: a new one is covered the day it is registered."""
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import CLASSES, blobs, simulate, specification
+from torch import Tensor
+
+from fedgraft.core.errors import UserError
+from fedgraft.core.method import Method
+from fedgraft.data.federation import Federation, Site, own_data
+from fedgraft.methods import METHODS, describe, make
+
+# What a test needs besides the parameter itself: other parameters that give it something to act on, or a value that
+# the automatic choice below would not find.
+COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
+    ("fedapa", "clip"): {"sign": "paper"},  # ascent makes weights negative
+}
+ALTERNATIVES: dict[tuple[str, str], Any] = {}
+
+
+def everything(method: Method, fed: Federation, **settings: Any) -> dict[str, Tensor]:
+    """All that a run of three rounds leaves: server, clients, losses at both points."""
+    done, server, engine = simulate(method, fed, specification(fed, rounds=3, **settings), share=0.75)
+    left = {f"server/{name}": value for name, value in server.items()}
+    for client, state in engine.states.items():
+        left |= {f"{client}/{name}": value for name, value in state.items()}
+    for point, summary in done[-1].test.items():
+        left[point] = torch.tensor([summary.loss, *summary.per_client])
+    left["bytes"] = torch.tensor([[r.bytes_up, r.bytes_down] for r in done])
+    return left
+
+
+def another_value(method: str, parameter: Any) -> Any:
+    default, rules = parameter.default, parameter.metadata
+    if (method, parameter.name) in ALTERNATIVES:
+        return ALTERNATIVES[method, parameter.name]
+    if rules["choices"]:
+        return next(choice for choice in rules["choices"] if choice != default)
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, int):
+        return default + 1
+    return default / 2 if default else 0.5
+
+
+PARAMETERS = [(name, parameter) for name, method in METHODS.items() for parameter in fields(method)]
+
+
+@pytest.mark.parametrize(("name", "parameter"), PARAMETERS, ids=[f"{n}-{p.name}" for n, p in PARAMETERS])
+def test_every_hyper_parameter_changes_the_result(name: str, parameter: Any) -> None:
+    fed, given = blobs(), COMPANIONS.get((name, parameter.name), {})
+    before = everything(make(name, **given), fed)
+    after = everything(make(name, **{**given, parameter.name: another_value(name, parameter)}), fed)
+    same = before.keys() == after.keys() and all(
+        torch.equal(value.nan_to_num(-1), after[key].nan_to_num(-1)) for key, value in before.items()
+    )
+    assert not same, f"{name}: {parameter.name} has no effect"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_absent_clients_keep_their_state_bit_for_bit(name: str) -> None:
+    fed = blobs()
+    spec = specification(fed, rounds=2)
+    done, _, engine = simulate(make(name), fed, spec, share=0.5)
+    never = set(range(len(fed))) - {client for this in done for client in this.participants}
+    assert never, "the seed was chosen so that somebody is never picked"
+    fresh = spec.initial
+    for client in never:
+        start = fresh(client, independent=make(name).independent_start)
+        assert torch.equal(engine.states[client]["own"], start)
+
+
+def awkward() -> Federation:
+    """One client with one class, one with a single sample, one whose last batch holds one sample; nobody has class 2."""
+    rng = np.random.default_rng(1)
+
+    def site(labels: list[int]) -> Site:
+        y = np.array(labels)
+        test = np.array([0, 1, labels[0]])
+        return Site(
+            (rng.standard_normal((len(y), 6)) + 3 * y[:, None]).astype(np.float32), y,
+            (rng.standard_normal((3, 6)) + 3 * test[:, None]).astype(np.float32), test,
+        )  # fmt: skip
+
+    return own_data([site([0] * 7), site([1]), site([0, 1] * 4 + [1]), site([0, 1] * 6)], classes=CLASSES)
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "batchnorm"])
+@pytest.mark.parametrize("name", METHODS)
+def test_awkward_clients_are_served(name: str, norm: bool) -> None:
+    fed = awkward()
+    done, server, engine = simulate(make(name), fed, specification(fed, rounds=3, norm=norm))
+    assert not any(this.refused for this in done), done[-1].refused
+    for holder in (server, *engine.states.values()):
+        for key, value in holder.items():
+            assert not value.is_floating_point() or bool(torch.isfinite(value).all()), key
+    for point in ("received", "trained"):
+        assert len(done[-1].test[point].per_client) == 4
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_learns(name: str) -> None:
+    fed = blobs((40, 40, 40, 40))
+    done, _, _ = simulate(make(name), fed, specification(fed, rounds=15, lr=0.05))
+    headline = METHODS[name].headline
+    assert done[-1].test[headline].pooled > 0.6, "two of three classes a client: chance is about a half"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_lone_client_is_served(name: str) -> None:
+    fed = blobs((12,))
+    done, _, _ = simulate(make(name), fed, specification(fed, rounds=2))
+    assert not done[-1].refused
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_describes_itself(name: str) -> None:
+    facts = describe(METHODS[name])
+    assert facts["idea"]
+    assert facts["sends"]
+    assert facts["headline"] in ("received", "trained")
+    assert all(parameter["doc"] for parameter in facts["parameters"])
+
+
+def test_names_and_parameters_are_checked_in_sentences() -> None:
+    with pytest.raises(UserError, match="did you mean 'fedapa'"):
+        make("fedapaa")
+    with pytest.raises(UserError, match="no parameter 'ETA'; did you mean|it has"):
+        make("fedapa", ETA=1)
+    with pytest.raises(UserError, match="mu has to be between 0 and 1, not 2"):
+        make("fedapa", mu=2)
+    with pytest.raises(UserError, match="eta is a number, not 'much'"):
+        make("fedapa", eta="much")
+    with pytest.raises(UserError, match="sign is one of descent, paper"):
+        make("fedapa", sign="up")
+    with pytest.raises(UserError, match="clip is true or false"):
+        make("fedapa", clip=1.5)
