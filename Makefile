@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format bench clean
 
 demo: $(VENV)/installed
-	$(BIN)/fedgraft compare fedper fedapa --dataset digits --clients 10 --partition dirichlet:0.1 --seeds 3
+	$(BIN)/fedgraft compare fedper fedapa --dataset digits --clients 10 --partition dirichlet:0.1 --rounds 30 --lr 0.05 --seeds 3
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2
@@ -16,6 +16,9 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/kernels.py
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .

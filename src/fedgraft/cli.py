@@ -2,8 +2,10 @@
 
 import inspect
 import json
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -27,18 +29,39 @@ Json = Annotated[bool, typer.Option("--json", help="Print the facts for programs
 DataDir = Annotated[str | None, typer.Option("--data-dir", help="Folder with <name>.npz files.")]
 
 
+class StoppedError(SystemExit):
+    """Somebody stopped the program: Ctrl-C or a termination signal."""
+
+
 def main() -> None:
     """Run a command; what the user can mend is one sentence and exit code 2."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     try:
         app()
     except UserError as error:
         typer.echo(f"fedgraft: {error}", err=True)
         sys.exit(2)
+    except StoppedError as stopped:
+        typer.echo("fedgraft: stopped; `fedgraft resume DIR` goes on from the last checkpoint of a run", err=True)
+        sys.exit(stopped.code)
+
+
+def _stop(number: int, _: object) -> None:
+    raise StoppedError(128 + number)
+
+
+PANELS = {
+    "dataset data_dir clients partition validation normalise augment resize": "Data",
+    "model head kernels": "Model",
+    "rounds seed participation evaluate_every global_test checkpoint_every": "Rounds",
+    "workers retries failed_client deadline device": "Machine",
+}
 
 
 def _option(name: str, info: FieldInfo) -> inspect.Parameter:
     """Make a flag of a setting."""
-    kind = info.annotation
+    kind: Any = info.annotation
     choices = get_args(kind)
     if get_origin(kind) is Literal or any(get_origin(choice) is Literal for choice in choices) or kind is dict:
         kind = str
@@ -49,12 +72,15 @@ def _option(name: str, info: FieldInfo) -> inspect.Parameter:
     text = (info.description or "") + (f" ({', '.join(words)})" if words else "")
     text += "" if default is None else f" (default {str(default).lower() if kind is bool else default})"
     flag = "--" + name.replace("_", "-")
+    panel = next((title for names, title in PANELS.items() if name in names.split()), "Local training")
     declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[kind | None, typer.Option(declaration, help=text, show_default=False)],  # type: ignore[operator]
+        annotation=Annotated[
+            kind | None, typer.Option(declaration, help=text, show_default=False, rich_help_panel=panel)
+        ],
     )
 
 
@@ -81,6 +107,10 @@ Set = Annotated[
 ]
 Recipe = Annotated[str | None, typer.Option("--recipe", help="Settings of a paper: fedapa, apple, fedppa, fedgpa.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings; flags override it.")]
+Report = Annotated[bool, typer.Option("--report", help="Also write report.html into the directory.")]
+Track = Annotated[
+    list[str] | None, typer.Option("--track", help="Also tell tensorboard or mlflow how it goes.", metavar="TRACKER")
+]
 
 
 @app.command()
@@ -91,6 +121,8 @@ def run(
     config: ConfigFile = None,
     recipe: Recipe = None,
     out: Annotated[Path | None, typer.Option(help="Directory of the run.")] = None,
+    report: Report = False,
+    track: Track = None,
     as_json: Json = False,
     *,
     settings: dict[str, Any],
@@ -102,7 +134,9 @@ def run(
     elif "method" not in layers[0]:
         raise UserError("name a method, such as `fedgraft run fedapa`; `fedgraft methods` lists them")
     if set_:
-        layers.append({"params": _assignments(set_)})
+        from fedgraft.methods import assignments
+
+        layers.append({"params": assignments(set_)})
     full = configure(*layers, recipe_name=recipe)
 
     from fedgraft import methods
@@ -112,8 +146,11 @@ def run(
     made = methods.make(full.method, **full.params)
     directory = out or _default_directory(f"{full.method}-{Path(full.dataset).stem}-seed{full.seed}")
     console = _console()
-    with Display(console) as display:
-        done = start(made, config=full, out=directory, watchers=[display])
+    with ExitStack() as stack:
+        watchers = [*_trackers(track, stack), stack.enter_context(Display(console))]
+        done = start(made, config=full, out=directory, watchers=watchers)
+    if report:
+        typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
     if as_json:
         typer.echo(json.dumps(done.result))
     else:
@@ -124,11 +161,15 @@ def run(
 @app.command()
 @with_settings
 def compare(
-    methods: Annotated[list[str] | None, typer.Argument(help="Names of methods; `all` means every one.")] = None,
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="Methods, such as ditto or fedapa:mu=0.3; `all` means every one.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds (partitions, starts, batches).", min=1)] = 3,
     config: ConfigFile = None,
     recipe: Recipe = None,
     out: Annotated[Path | None, typer.Option(help="Directory of the comparison.")] = None,
+    report: Report = False,
+    track: Track = None,
     as_json: Json = False,
     *,
     settings: dict[str, Any],
@@ -136,24 +177,81 @@ def compare(
     """Compare methods on the same data; local and fedavg are always in the table."""
     full = configure(read(config) if config else {}, settings, recipe_name=recipe)
 
-    from fedgraft.methods import METHODS, make
-    from fedgraft.runs.compare import REFERENCES
+    from fedgraft.methods import METHODS
     from fedgraft.runs.compare import compare as start
+    from fedgraft.runs.compare import contestants
     from fedgraft.terminal import Display, comparison_table
 
     chosen = list(METHODS) if methods == ["all"] else list(methods or [])
-    everybody = dict.fromkeys([*REFERENCES, *chosen])
-    for name in everybody:
-        make(name)
+    everybody = contestants(chosen)
     directory = out or _default_directory(f"compare-{Path(full.dataset).stem}-{full.partition.replace(':', '')}")
     console = _console()
-    with Display(console, total_runs=len(everybody) * seeds) as display:
-        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=lambda *_: [display])
+    with ExitStack() as stack:
+        watchers = [*_trackers(track, stack), stack.enter_context(Display(console, total_runs=len(everybody) * seeds))]
+        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers)
+    if report:
+        typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
     if as_json:
         typer.echo(json.dumps(done.to_json()))
     else:
         _console(stderr=False).print(comparison_table(done))
         typer.echo(f"comparison directory: {directory}")
+
+
+@app.command()
+def resume(
+    directory: Annotated[Path, typer.Argument(help="Directory of an interrupted run.")],
+    workers: Annotated[str | None, typer.Option(help="Worker processes; the result does not depend on them.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Go on with an interrupted run, to the same bits."""
+    from fedgraft.runs.run import resume as go_on
+    from fedgraft.terminal import Display, run_table
+
+    with Display(_console()) as display:
+        changes: dict[str, Any] = {} if workers is None else {"workers": workers}
+        done = go_on(directory, watchers=[display], **changes)
+    if as_json:
+        typer.echo(json.dumps(done.result))
+    else:
+        _console(stderr=False).print(run_table(done))
+        typer.echo(f"run directory: {directory}")
+
+
+@app.command()
+def report(
+    directories: Annotated[list[Path], typer.Argument(help="Directories of runs or comparisons, or folders of them.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file to write (default report.html).")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Print pictures for a terminal instead.")] = False,
+    plots: Annotated[Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.")] = None,
+) -> None:
+    """Show finished runs as one HTML file: who gains, who learned from whom, and how to repeat it."""
+    from fedgraft.report.reading import read_all
+
+    reading = read_all(directories)
+    if text:
+        from fedgraft.report.text import show
+
+        show(reading, _console(stderr=False))
+    if out is not None or not text:
+        from fedgraft.report.page import write
+
+        typer.echo(f"report: {write(reading, out or Path('report.html'))}")
+    if plots is not None:
+        from fedgraft.report import figures
+
+        typer.echo(f"figures: {len(figures.write(reading, plots))} files in {plots}")
+
+
+@app.command()
+def watch(
+    directory: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison that is going on.")],
+) -> None:
+    """Follow a run from another terminal, until it ends or Ctrl-C."""
+    from fedgraft.report.watch import watch as follow
+
+    with suppress(StoppedError):
+        follow(directory, _console(stderr=False))
 
 
 @app.command()
@@ -180,7 +278,8 @@ def methods(
     mark = "  (a reconstruction: our reading, the full paper was not available)" if this["reconstruction"] else ""
     console.print(f"[bold]{this['name']}[/]{mark}\n{this['idea']}", highlight=False)
     console.print(f"\n{this['citation'] or 'no single source'}", highlight=False)
-    console.print(f"\nsends     {this['sends']}\nmeasured  at `{this['headline']}` in its paper", highlight=False)
+    where = f"at `{this['headline']}`" + ("" if this["reconstruction"] else ", as in its paper")
+    console.print(f"\nsends     {this['sends']}\nmeasured  {where}", highlight=False)
     if this["parameters"]:
         columns = {"name": "parameter", "default": "default", "range": "range", "doc": "meaning"}
         console.print(facts_table(this["parameters"], columns))
@@ -250,6 +349,31 @@ def partition(
     console.print(draw(drawn, source.y_train, source.y_test, width=console.width))
 
 
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Tell what this installation has: versions, cores, kernels."""
+    import os
+    import platform
+
+    import torch
+
+    from fedgraft import kernels
+
+    facts = {
+        "fedgraft": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cuda": torch.cuda.is_available(),
+        "kernels": kernels.describe(),
+    }
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    for name, fact in facts.items():
+        _console(stderr=False).print(f"{name:9} {fact}", highlight=False)
+
+
 @app.callback(invoke_without_command=True)
 def version_flag(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
@@ -260,20 +384,12 @@ def version_flag(
         raise typer.Exit
 
 
-def _assignments(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read ``name=value`` pairs; values are TOML's, or plain words."""
-    import tomllib
+def _trackers(kinds: Sequence[str] | None, stack: ExitStack) -> list[Any]:
+    if not kinds:
+        return []
+    from fedgraft.trackers import tracker
 
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name.strip():
-            raise UserError(f"--set takes name=value, not {pair!r}")
-        try:
-            values[name.strip()] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            values[name.strip()] = {"True": True, "False": False}.get(text, text)
-    return values
+    return [stack.enter_context(tracker(kind)) for kind in dict.fromkeys(kinds)]
 
 
 def _default_directory(name: str) -> Path:

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from rich import box
 from rich.console import Console
@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from fedgraft.core.rounds import Round
-from fedgraft.runs.compare import Comparison, Row, Spread
+from fedgraft.runs.compare import Row, Spread
+from fedgraft.runs.config import RunConfig
 from fedgraft.runs.run import Run
 
 
@@ -45,7 +46,7 @@ class Display:
 
     def begin(self, run: Run) -> None:
         self._label = f"{run.method.name} seed {run.config.seed}" if self.total_runs > 1 else run.method.name
-        for sentence in run.method.caveats():
+        for sentence in (*run.notes, *run.method.caveats()):
             self.console.print(f"[yellow]note:[/] {sentence}", highlight=False)
         if self._progress is not None and self._bar is not None:
             self._progress.update(self._bar, total=self.total_runs * run.config.rounds, description=self._label)
@@ -77,32 +78,37 @@ class Display:
         return False
 
 
-def comparison_table(comparison: Comparison) -> Table:
+class Tabular(Protocol):
+    """What has methods to compare: a comparison, or runs that were read from their directories."""
+
+    @property
+    def config(self) -> RunConfig: ...
+
+    @property
+    def seeds(self) -> tuple[int, ...]: ...
+
+    @property
+    def clients(self) -> int: ...
+
+    def rows(self) -> list[Row]: ...
+
+
+def comparison_table(comparison: Tabular) -> Table:
     """Methods against each other, at both points, in percent; fits 80 columns."""
     config, rows = comparison.config, comparison.rows()
     seeds = f"{len(comparison.seeds)} seed{'s' if len(comparison.seeds) > 1 else ''}"
     table = Table(
-        title=f"{config.dataset}, {rows[0].clients // len(comparison.seeds)} clients, {config.partition}, "
-        f"{config.rounds} rounds, {seeds}",
+        title=f"{config.dataset}, {comparison.clients} clients, {config.partition}, {config.rounds} rounds, {seeds}",
         caption="accuracy in %: mean over clients and pooled over samples, last round"
         + (", ± deviation over seeds" if len(comparison.seeds) > 1 else "")
         + "\ngain: clients better off than alone, at the method's own point (bold)"
         + ("\n* our reading of the method" if any(row.reconstruction for row in rows) else ""),
         box=box.SIMPLE,
-        pad_edge=False,
-        padding=(0, 1),
+        padding=(0, 0, 0, 1),
     )
-    table.add_column("method", no_wrap=True)
-    for column in (
-        "received\nmean",
-        "received\npooled",
-        "trained\nmean",
-        "trained\npooled",
-        "gain",
-        "KiB\nup/down",
-        "time",
-    ):
-        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("\nmethod", no_wrap=True)
+    for heading in ("received\nmean", "\npooled", "trained\nmean", "\npooled", "\ngain", "KiB\nup/down", "\nsec"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.method + ("*" if row.reconstruction else ""),
@@ -113,7 +119,7 @@ def comparison_table(comparison: Comparison) -> Table:
             ),
             "" if row.gaining is None else f"{row.gaining}/{row.clients}",
             _kib(row),
-            f"{row.seconds:.0f} s" if row.seconds >= 10 else f"{row.seconds:.1f} s",
+            f"{row.seconds:.0f}" if row.seconds >= 10 else f"{row.seconds:.1f}",
         )
     return table
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass, fields
 
 import pytest
 import torch
+from conftest import blobs, simulate, specification
 from torch import Tensor
 
-from conftest import blobs, simulate, specification
 from fedgraft.core.client import Client, ClientId, Predictor
 from fedgraft.core.errors import ContractError
 from fedgraft.core.message import Field, Message
-from fedgraft.core.method import Inbox, Method, Server, Spec
+from fedgraft.core.method import Inbox, Method, Server
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import LocalEngine
 from fedgraft.methods import METHODS
@@ -299,8 +299,8 @@ def test_a_refused_client_counts_as_absent(fed: Federation) -> None:
 def test_values_out_of_range_are_refused(fed: Federation) -> None:
     @dataclass(frozen=True)
     class Counting(FedAvg):
-        def expects(self, spec: Spec, client: ClientId) -> Mapping[str, Field]:
-            return {**super().expects(spec, client), "count": Field((), torch.int64, low=0)}
+        def expects(self, server: Server, client: ClientId) -> Mapping[str, Field]:
+            return {**super().expects(server, client), "count": Field((), torch.int64, low=0)}
 
         def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
             return Message(weights=trained, count=-1 if client.id == 1 else 1)

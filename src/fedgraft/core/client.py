@@ -1,6 +1,8 @@
 """A client: its private named tensors, and the tools with which a method works on its data."""
 
+import copy
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +12,7 @@ from torch import Tensor
 from fedgraft.core import streams
 from fedgraft.core.model import Architecture, Layout, Model, Part
 from fedgraft.core.samples import ClientData, Samples
-from fedgraft.core.training import Loss, Phase, Training, batches, descend
+from fedgraft.core.training import Loss, Phase, Training, Update, batches, descend, step
 
 ClientId = int
 State = dict[str, Tensor]
@@ -53,13 +55,21 @@ class Client(MutableMapping[str, Tensor]):
         rounds: int,
         classes: int,
         clients: int,
+        initial: Callable[[ClientId, bool], Tensor],
         purpose: str = "train",
     ) -> None:
         self.id, self.data, self.architecture, self.settings = id, data, architecture, settings
         self.seed, self.round, self.rounds, self.classes, self.clients = seed, round, rounds, classes, clients
+        self.initial = initial  # anybody's first weights: they follow from the shared seed
         self.loss: float = float("nan")
         self.steps = 0
         self._state, self._workbench, self._purpose = state, workbench, purpose
+
+    def fork(self) -> "Client":
+        """Return a copy whose state can be changed without a trace."""
+        twin = copy.copy(self)
+        twin._state = {name: tensor.clone() for name, tensor in self._state.items()}
+        return twin
 
     # the private state
     def __getitem__(self, name: str) -> Tensor:
@@ -141,40 +151,57 @@ class Client(MutableMapping[str, Tensor]):
         *,
         samples: Samples | None = None,
         name: str = "batches",
+        order: str | None = None,
         settings: Training | None = None,
+        update: Update = step,
     ) -> Tensor:
         """Train from ``start`` on ``loss``, phase by phase; return the trained weights.
 
-        Each ``name`` has its own batch order and, where the run keeps momentum, its own momentum buffer.
-        ``settings`` replace the run's, for a method that is only itself with others (plain SGD, say).
+        Each ``name`` has its own batch order and, where the run keeps momentum, its own momentum buffer. ``order``
+        takes the batch order of another name, for a twin that is to see the same batches.
+        ``settings`` replace the run's, for a method that is only itself with others (plain SGD, say); ``update``
+        replaces the step of SGD, for a method whose weights are made of something else that it learns.
         """
         settings = settings or self.settings
         model, data = self.model(start), self.data.train if samples is None else samples
-        rng, augmentation = self.stream(name), self.torch_stream(name + "/augmentation")
-        velocity = self.get("momentum/" + name) if settings.momentum_buffers == "kept" else None
-        velocity = torch.zeros_like(model.gradient) if velocity is None else velocity.clone()
-        for phase in phases:
-            self.loss, steps = descend(
-                model,
-                data,
-                loss,
-                settings,
-                rate=settings.rate(self.round) if phase.lr is None else phase.lr * settings.lr_decay**self.round,
-                epochs=settings.epochs if phase.epochs is None else phase.epochs,
-                part=phase.part,
-                rng=rng,
-                augmentation=augmentation,
-                velocity=velocity,
-            )
-            self.steps += steps
-        if settings.momentum_buffers == "kept":
+        order = order or name
+        rng, augmentation = self.stream(order), self.torch_stream(order + "/augmentation")
+        with self.momentum(name, settings) as velocity:
+            for phase in phases:
+                self.loss, steps = descend(
+                    model,
+                    data,
+                    loss,
+                    settings,
+                    rate=settings.rate(self.round) if phase.lr is None else phase.lr * settings.lr_decay**self.round,
+                    epochs=settings.epochs if phase.epochs is None else phase.epochs,
+                    part=phase.part,
+                    rng=rng,
+                    augmentation=augmentation,
+                    velocity=velocity,
+                    update=update,
+                )
+                self.steps += steps
+        return self.trained(model, start)
+
+    @contextmanager
+    def momentum(self, name: str, settings: Training | None = None, *, length: int | None = None) -> Iterator[Tensor]:
+        """Lend the momentum buffer called ``name``: zeros, or as it was left where the run keeps momentum."""
+        kept = (settings or self.settings).momentum_buffers == "kept"
+        velocity = self.get("momentum/" + name) if kept else None
+        velocity = self.own.new_zeros(length or self.layout.trained) if velocity is None else velocity.clone()
+        yield velocity
+        if kept:
             self["momentum/" + name] = velocity
+
+    def trained(self, model: Model, start: Tensor) -> Tensor:
+        """Copy the weights of a live model that was trained from ``start``, its buffers by the run's policy."""
         if len(self.architecture.integers):
             self["integers"] = model.integers
-        trained = model.vector.clone()
-        if settings.buffers == "keep":
-            trained[self.layout.trained :] = start[self.layout.trained :]
-        return trained
+        weights = model.vector.clone()
+        if self.settings.buffers == "keep":
+            weights[self.layout.trained :] = start[self.layout.trained :]
+        return weights
 
     def batches(
         self, name: str, epochs: int | None = None, samples: Samples | None = None

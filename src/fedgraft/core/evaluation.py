@@ -29,10 +29,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """One client's model at both points; validation is there only where the client keeps some."""
+    """One client's model at both points, on its own test samples and, where there are some, on other sets.
+
+    ``validation`` is what the client put aside of its training samples, ``everyone`` the test samples of all clients.
+    """
 
     test: Mapping[Point, Score]
     validation: Mapping[Point, Score] | None = None
+    everyone: Mapping[Point, Score] | None = None
 
 
 @dataclass(frozen=True)

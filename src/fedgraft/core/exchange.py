@@ -9,6 +9,7 @@ from fedgraft.core.errors import ContractError
 from fedgraft.core.evaluation import POINTS, Point, Score, Scores, score
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method
+from fedgraft.core.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,13 @@ class Outcome:
     loss: float
     steps: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client that gave no reply, and why."""
+
+    reason: str
 
 
 def contact(method: Method, client: Client) -> None:
@@ -40,17 +48,22 @@ def train(method: Method, client: Client, message: Message) -> Message:
     return reply
 
 
-def evaluate(method: Method, client: Client, message: Message) -> Scores:
-    """Test the client's own model at both points. The caller hands in a fork: nothing done here survives."""
+def evaluate(method: Method, client: Client, message: Message, everyone: Samples | None = None) -> Scores:
+    """Test the client's own model at both points, each on a fork of its own: nothing done here survives."""
+    client = client.fork()
     contact(method, client)
-    test: dict[Point, Score] = {}
-    validation: dict[Point, Score] = {}
+    sets = {"test": client.data.test, "validation": client.data.validation, "everyone": everyone}
+    scores: dict[str, dict[Point, Score]] = {
+        name: {} for name, samples in sets.items() if samples is not None and len(samples)
+    }
     for point in POINTS:
-        predict = method.personal(client, message, client.own if point == "trained" else None)
-        test[point] = score(client, predict, client.data.test)
-        if len(client.data.validation):
-            validation[point] = score(client, predict, client.data.validation)
-    return Scores(test, validation or None)
+        fork = client.fork()
+        predict = method.personal(fork, message, fork.own if point == "trained" else None)
+        for name in scores:
+            samples = sets[name]
+            assert samples is not None
+            scores[name][point] = score(fork, predict, samples)
+    return Scores(**scores)
 
 
 def _insist_on_weights(method: Method, client: Client, hook: str, weights: Tensor) -> None:

@@ -28,3 +28,12 @@ def class_means(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
     sums.index_add_(0, labels, rows.to(torch.float64))
     counts = torch.bincount(labels, minlength=classes).clamp(min=1)
     return (sums / counts[:, None]).to(rows.dtype)
+
+
+def pooled_means(means: Tensor, counts: Tensor) -> Tensor:
+    """Global prototypes: the mean of the clients' class means, each weighed by its ``counts`` (client, class).
+
+    A class without samples at any client has zeros.
+    """
+    shares = counts.to(torch.float64) / counts.sum(0).clamp(min=1)
+    return torch.einsum("ik,ikd->kd", shares, means.to(torch.float64)).to(means.dtype)

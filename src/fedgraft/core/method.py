@@ -6,6 +6,7 @@ a frozen dataclass of hyper-parameters and holds no state: the server's state is
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -56,6 +57,13 @@ class Spec:
             raise UserError(f"{method} mixes whole models, so all clients need the same architecture")
         return self.architectures[0]
 
+    def one_feature_size(self, method: str) -> int:
+        """Insist that features are equally long in all clients' networks, whatever their shape."""
+        sizes = sorted({math.prod(architecture.features) for architecture in self.architectures})
+        if len(sizes) > 1:
+            raise UserError(f"{method} compares features, so all clients need them equally long; here are {sizes}")
+        return sizes[0]
+
 
 class Server(MutableMapping[str, Tensor]):
     """The server's state: named tensors, and all that a checkpoint holds of it."""
@@ -63,6 +71,10 @@ class Server(MutableMapping[str, Tensor]):
     def __init__(self, spec: Spec, **state: Tensor) -> None:
         self.spec, self.round = spec, 0
         self._state: dict[str, Tensor] = dict(state)
+
+    def restore(self, state: Mapping[str, Tensor], round: int) -> None:
+        """Become what the server was after ``round`` rounds."""
+        self._state, self.round = dict(state), round
 
     def __getitem__(self, name: str) -> Tensor:
         return self._state[name]
@@ -132,10 +144,10 @@ class Method:
         """Return the message for a client. It changes nothing, for it serves training and evaluation."""
         raise NotImplementedError
 
-    def expects(self, spec: Spec, client: ClientId) -> Mapping[str, Field]:
-        """Return what a valid reply of the client looks like; anything else is refused at the boundary."""
-        width = spec.layout(client).width(self.shared(), spec.settings.buffers)
-        return {"weights": Field((width,), spec.layout(client).dtype)}
+    def expects(self, server: Server, client: ClientId) -> Mapping[str, Field]:
+        """Return what a valid reply of the client looks like in this round; anything else is refused."""
+        layout = server.spec.layout(client)
+        return {"weights": Field((layout.width(self.shared(), server.spec.settings.buffers),), layout.dtype)}
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         """Digest the accepted replies of a wave, keyed by client."""
@@ -186,10 +198,10 @@ class Method:
         return dataclasses.asdict(self)
 
 
-def average(spec: Spec, inbox: Inbox, entry: str = "weights") -> Tensor:
-    """FedAvg's mean: the entries of the replies, weighed by how many samples each sender has."""
+def average(spec: Spec, inbox: Inbox, entry: str = "weights", *, uniform: bool = False) -> Tensor:
+    """FedAvg's mean: the entries of the replies, weighed by how many samples each sender has, or all alike."""
     senders = sorted(inbox)
-    shares = torch.tensor([spec.samples[sender] for sender in senders])
+    shares = torch.tensor([1 if uniform else spec.samples[sender] for sender in senders])
     return bank.mean(torch.stack([inbox[sender][entry] for sender in senders]), shares)
 
 
@@ -209,7 +221,7 @@ def _check(method: str, parameter: "dataclasses.Field[Any]", value: Any) -> None
         raise UserError(f"{method}: {parameter.name} is {'true or false' if isinstance(default, bool) else 'a number'}")
     if not isinstance(value, bool | int | float) or value != value:
         raise UserError(f"{method}: {parameter.name} is a number, not {value!r}")
-    if isinstance(default, int) and not isinstance(value, int):
+    if (isinstance(default, int) or parameter.type == int | None) and not isinstance(value, int):
         raise UserError(f"{method}: {parameter.name} is a whole number, not {value!r}")
     if (low is not None and value < low) or (high is not None and value > high):
         bounds = f"between {low:g} and {high:g}" if None not in (low, high) else (

@@ -196,6 +196,11 @@ class Model:
         loss.backward()  # type: ignore[no-untyped-call]
         return self.gradient
 
+    def train_on(self, samples: int) -> "Model":
+        """Training mode. BatchNorm cannot train on a single sample: there it stays in evaluation mode."""
+        self.module.train(not (self.normalises_batches and samples == 1))
+        return self
+
     @contextmanager
     def only(self, part: Part) -> Iterator[slice]:
         """Let gradients reach ``part`` alone; yields its slice of the vector."""
@@ -231,7 +236,7 @@ class Architecture:
         head: str | None = None,
         name: str = "custom",
     ) -> None:
-        self.build, self.name = build, name
+        self.build, self.name, self.example = build, name, example
         module = self._construct(0)
         self.head = head or _last_layer(module)
         if self.head not in dict(module.named_modules()):

@@ -11,7 +11,7 @@ from fedgraft.core import streams
 from fedgraft.core.client import ClientId
 from fedgraft.core.errors import ContractError
 from fedgraft.core.evaluation import POINTS, Point, Scores, Summary
-from fedgraft.core.exchange import Outcome
+from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Method, Server
 
@@ -19,8 +19,8 @@ from fedgraft.core.method import Method, Server
 class Engine(Protocol):
     """Where the clients are: in this process, in workers, on other machines."""
 
-    def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome]:
-        """Deliver a wave of messages and collect the replies. A client without a reply is absent."""
+    def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
+        """Deliver a wave of messages and collect the replies. A client that failed is absent in this round."""
         ...
 
     def settle(self, accepted: Collection[ClientId]) -> None:
@@ -28,7 +28,7 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
-        """Test every client's own model at both points."""
+        """Test every client's own model at both points; a client that fails is left out."""
         ...
 
     def traits(self) -> Mapping[str, Tensor]:
@@ -56,7 +56,7 @@ def round_half_up(value: float) -> int:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A reply that the server did not take, and why."""
+    """A reply that did not come or that the server did not take, and why."""
 
     client: ClientId
     reason: str
@@ -79,6 +79,7 @@ class Round:
     evaluation_seconds: float = 0.0
     test: dict[Point, Summary] = field(default_factory=dict)
     validation: dict[Point, Summary] = field(default_factory=dict)
+    everyone: dict[Point, Summary] = field(default_factory=dict)
     observed: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -106,11 +107,11 @@ def rounds(
         if server.round % evaluate_every == 0 or server.round == spec.rounds:
             evaluated = time.perf_counter()
             scores = engine.evaluate(number, {c: deliver(method, server, c) for c in range(spec.clients)})
-            for point in POINTS:
-                this.test[point] = Summary.of({c: s.test[point] for c, s in scores.items()})
-                kept = {c: s.validation[point] for c, s in scores.items() if s.validation}
-                if kept:
-                    this.validation[point] = Summary.of(kept)
+            for kind in ("test", "validation", "everyone"):
+                there = {client: found for client, s in scores.items() if (found := getattr(s, kind)) is not None}
+                if there:
+                    summaries = {point: Summary.of({c: s[point] for c, s in there.items()}) for point in POINTS}
+                    setattr(this, kind, summaries)
             this.evaluation_seconds = time.perf_counter() - evaluated
         yield this
 
@@ -143,15 +144,18 @@ def _serve(
 
     started = time.perf_counter()
     inbox: dict[ClientId, Message] = {}
-    for client in sorted(outcomes):
-        reply = outcomes[client].reply.copy()
+    for client, outcome in sorted(outcomes.items()):
+        if isinstance(outcome, Failure):
+            this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: {outcome.reason}"))
+            continue
+        reply = outcome.reply.copy()
         this.bytes_up += reply.nbytes
         this.messages_up += 1
-        if complaint := objection(reply, method.expects(server.spec, client)):
+        if complaint := objection(reply, method.expects(server, client)):
             this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: the reply {complaint}"))
         else:
             inbox[client] = reply
-            losses.append((outcomes[client].loss, server.spec.samples[client]))
+            losses.append((outcome.loss, server.spec.samples[client]))
     engine.settle(inbox.keys())
     if inbox:
         method.merge(server, inbox)

@@ -58,6 +58,23 @@ def batches(count: int, size: int, rng: np.random.Generator, *, drop_last: bool,
         yield order[start:stop]
 
 
+def step(weights: Tensor, gradient: Tensor, settings: Training, rate: float, velocity: Tensor | None = None) -> None:
+    """One step of torch's SGD in place, with the run's clipping and decay; momentum only where there is a buffer.
+
+    Written on flat vectors, it is two or three vector operations whatever the network.
+    """
+    if settings.clip_norm is not None:
+        gradient.mul_(torch.clamp(settings.clip_norm / (gradient.norm() + 1e-12), max=1.0))
+    if settings.weight_decay:
+        gradient.add_(weights, alpha=settings.weight_decay)
+    if settings.momentum and velocity is not None:
+        gradient = velocity.mul_(settings.momentum).add_(gradient)
+    weights.sub_(gradient, alpha=rate)
+
+
+Update = Callable[[Tensor, Tensor, Training, float, Tensor], None]
+
+
 def descend(
     model: Model,
     samples: Samples,
@@ -70,16 +87,14 @@ def descend(
     rng: np.random.Generator,
     augmentation: torch.Generator,
     velocity: Tensor,
+    update: Update = step,
 ) -> tuple[float, int]:
     """Run ``epochs`` of SGD on ``part`` of the live ``model``; return the mean loss of the last epoch and the steps.
 
-    ``velocity`` is the momentum buffer, as long as the trained stretch of the vector, and is updated in place. The
-    step is torch's SGD, written on the flat vector: two or three vector operations whatever the network.
+    ``velocity`` is the momentum buffer, as long as the trained stretch of the vector, and is updated in place.
+    ``update`` makes of a batch's gradient the next weights.
     """
-    model.module.train()
-    lonely = model.normalises_batches and len(samples) == 1
-    if lonely:
-        model.module.eval()
+    model.train_on(len(samples))
     steps, total, seen = 0, torch.zeros((), device=model.device), 0
     with model.only(part) as span:
         weights, gradient, momentum = model.vector[span], model.gradient[span], velocity[span]
@@ -92,15 +107,7 @@ def descend(
                 x, y = samples.batch(index, augmentation)
                 value = loss(model, x.to(model.device), y.to(model.device))
                 model.differentiate(value)
-                if settings.clip_norm is not None:
-                    gradient.mul_(torch.clamp(settings.clip_norm / (gradient.norm() + 1e-12), max=1.0))
-                if settings.weight_decay:
-                    gradient.add_(weights, alpha=settings.weight_decay)
-                if settings.momentum:
-                    momentum.mul_(settings.momentum).add_(gradient)
-                    weights.sub_(momentum, alpha=rate)
-                else:
-                    weights.sub_(gradient, alpha=rate)
+                update(weights, gradient, settings, rate, momentum)
                 steps += 1
                 if last:
                     total += value.detach() * len(y)

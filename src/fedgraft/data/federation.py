@@ -47,6 +47,12 @@ class Federation:
         """Training samples of each client."""
         return tuple(len(client.train) for client in self.clients)
 
+    def everyone(self) -> Samples:
+        """The test samples of all clients together: what no single client's model was made for."""
+        tests = [client.test for client in self.clients]
+        inputs, labels = torch.cat([t.inputs for t in tests]), torch.cat([t.labels for t in tests])
+        return Samples(inputs, labels, tests[0].preparation)
+
     def counts(self) -> Array:
         """Clients x classes: how many training samples of each class each client has."""
         return np.stack([client.train.counts(self.classes).numpy() for client in self.clients])

@@ -11,14 +11,14 @@ import pickle
 import signal
 import time
 import traceback
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,17 +26,25 @@ from fedgraft.core import exchange, streams
 from fedgraft.core.client import Client, ClientId, State, Workbench
 from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import Scores
-from fedgraft.core.exchange import Outcome
+from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Spec
-from fedgraft.core.samples import ClientData
+from fedgraft.core.samples import ClientData, Samples
 
 Task = Literal["train", "evaluate"]
-Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class ClientError(RuntimeError):
     """A client's half of the method raised, or its worker died."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What to do about a client that raises, whose worker dies, or that takes too long."""
+
+    retries: int = 1
+    then: Literal["stop", "absent"] = "stop"
+    deadline: float | None = None
 
 
 @dataclass(frozen=True)
@@ -67,24 +75,36 @@ class Workshop:
     spec: Spec
     data: Sequence[ClientData]
     device: torch.device
+    everyone: Samples | None = None
+    workbench: Workbench = field(default_factory=Workbench)
 
-    def perform(self, job: Job, workbench: Workbench) -> Done:
-        """Do a job. The client works on copies: only what comes back with the result counts."""
-        started, spec = time.perf_counter(), self.spec
-        torch.manual_seed(streams.torch_seed(spec.seed, job.task, "torch", job.round, job.client))
-        client = Client(
-            job.client,
-            {name: tensor.to(self.device, copy=True) for name, tensor in job.state.items()},
-            self.data[job.client],
-            spec.architecture(job.client),
+    def client(self, id: ClientId, state: State, round: int, task: Task) -> Client:
+        """Set a client up for a task. It works on a copy of its state."""
+        spec = self.spec
+        return Client(
+            id,
+            {name: tensor.to(self.device, copy=True) for name, tensor in state.items()},
+            self.data[id],
+            spec.architecture(id),
             spec.settings,
-            workbench,
-            seed=spec.seed, round=job.round, rounds=spec.rounds, classes=spec.classes, clients=spec.clients,
-            purpose=job.task,
-        )  # fmt: skip
+            self.workbench,
+            seed=spec.seed,
+            round=round,
+            rounds=spec.rounds,
+            classes=spec.classes,
+            clients=spec.clients,
+            initial=spec.initial,
+            purpose=task,
+        )
+
+    def perform(self, job: Job) -> Done:
+        """Do a job; only what comes back with the result counts."""
+        started = time.perf_counter()
+        torch.manual_seed(streams.torch_seed(self.spec.seed, job.task, "torch", job.round, job.client))
+        client = self.client(job.client, job.state, job.round, job.task)
         message = job.message.to(self.device)
         if job.task == "evaluate":
-            return Done(scores=exchange.evaluate(self.method, client, message))
+            return Done(scores=exchange.evaluate(self.method, client, message, self.everyone))
         reply = exchange.train(self.method, client, message).to(torch.device("cpu"))
         outcome = Outcome(reply, client.loss, client.steps, time.perf_counter() - started)
         return Done(outcome, {name: tensor.cpu() for name, tensor in client.items()})
@@ -94,9 +114,17 @@ class LocalEngine:
     """Simulates a federation on this machine, with the same bits at any number of workers."""
 
     def __init__(
-        self, method: Method, spec: Spec, data: Sequence[ClientData], *, workers: int = 1, device: str = "cpu"
+        self,
+        method: Method,
+        spec: Spec,
+        data: Sequence[ClientData],
+        *,
+        workers: int = 1,
+        device: str = "cpu",
+        everyone: Samples | None = None,
+        faults: Faults | None = None,
     ) -> None:
-        self.method, self.spec = method, spec
+        self.method, self.spec, self.faults = method, spec, faults or Faults()
         self.states: dict[ClientId, State] = {}
         shared: dict[int, Tensor] = {}
         for client in range(spec.clients):
@@ -106,14 +134,20 @@ class LocalEngine:
                 own = shared.setdefault(spec.assignment[client], spec.initial(client))
             self.states[client] = {"own": own}
         self._pending: dict[ClientId, State] = {}
-        self._workshop = Workshop(method, spec, data, torch.device(device))
+        place = torch.device(device)
+        self._workshop = Workshop(method, spec, data, place, everyone, Workbench(place))
         self._workers = [Worker(self._workshop) for _ in range(workers)] if workers > 1 else []
-        self._workbench = Workbench(self._workshop.device)
 
-    def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome]:
+    def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
         done = self._perform([Job("train", c, round, m, self.states[c]) for c, m in messages.items()])
-        self._pending = {client: result.state for client, result in done.items() if result.state is not None}
-        return {client: result.outcome for client, result in done.items() if result.outcome is not None}
+        self._pending = {c: r.state for c, r in done.items() if isinstance(r, Done) and r.state is not None}
+        outcomes: dict[ClientId, Outcome | Failure] = {}
+        for client, result in done.items():
+            if isinstance(result, Failure):
+                outcomes[client] = result
+            elif result.outcome is not None:
+                outcomes[client] = result.outcome
+        return outcomes
 
     def settle(self, accepted: Collection[ClientId]) -> None:
         for client in accepted:
@@ -122,12 +156,18 @@ class LocalEngine:
 
     def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
         done = self._perform([Job("evaluate", c, round, m, self.states[c]) for c, m in messages.items()])
-        return {client: result.scores for client, result in done.items() if result.scores is not None}
+        return {
+            c: result.scores for c, result in done.items() if isinstance(result, Done) and result.scores is not None
+        }
 
     def traits(self) -> Mapping[str, Tensor]:
+        """Return the clients' figures under each other; a client that has none yet has a row of NaN."""
         each = [self.method.traits(self.states[client]) for client in range(self.spec.clients)]
-        names = set.intersection(*(set(traits) for traits in each))
-        return {name: torch.stack([traits[name] for traits in each]) for name in sorted(names)}
+        shown = {name: tensor.to(torch.float64) for traits in each for name, tensor in traits.items()}
+        return {
+            name: torch.stack([traits.get(name, torch.full_like(like, torch.nan)) for traits in each]).float()
+            for name, like in sorted(shown.items())
+        }
 
     def close(self) -> None:
         """End every worker."""
@@ -141,42 +181,70 @@ class LocalEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _perform(self, jobs: Sequence[Job]) -> dict[ClientId, Done]:
+    def _perform(self, jobs: Sequence[Job]) -> dict[ClientId, Done | Failure]:
         """Do all jobs, the longest first, each on the next idle worker."""
         size = {job.client: len(self._workshop.data[job.client].train) for job in jobs}
-        queue = sorted(jobs, key=lambda job: (-size[job.client], job.client))
-        done: dict[ClientId, Done] = {}
-        if not self._workers:
-            for job in queue:
-                try:
-                    with own_random_state():
-                        done[job.client] = self._workshop.perform(job, self._workbench)
-                except UserError:
-                    raise
-                except Exception as error:
-                    raise self._failure(job, error) from error
-            return done
-        waiting = iter(queue)
-        busy: dict[Connection, tuple[Worker, Job]] = {}
-        for worker, job in zip(self._workers, waiting, strict=False):
-            worker.begin(job)
-            busy[worker.connection] = worker, job
-        while busy:
-            for connection in wait(list(busy)):
-                assert isinstance(connection, Connection)
-                worker, job = busy.pop(connection)
-                result = worker.finish()
-                if isinstance(result, BaseException):
-                    raise result if isinstance(result, UserError) else self._failure(job, result) from result
+        queue = deque(sorted(jobs, key=lambda job: (-size[job.client], job.client)))
+        tries = dict.fromkeys(size, 0)
+        done: dict[ClientId, Done | Failure] = {}
+
+        def note(job: Job, result: Done | BaseException) -> None:
+            """Keep a result; put a job that failed back, as often as the faults allow."""
+            if isinstance(result, Done):
                 done[job.client] = result
-                if (following := next(waiting, None)) is not None:
-                    worker.begin(following)
-                    busy[connection] = worker, following
+                return
+            if isinstance(result, UserError):
+                raise result
+            tries[job.client] += 1
+            if tries[job.client] <= self.faults.retries:
+                queue.append(job)
+            elif self.faults.then == "absent":
+                done[job.client] = Failure(f"the client failed: {_first_line(result)}")
+            else:
+                where = f"{self.method.name}, round {job.round + 1}, client {job.client}"
+                raise ClientError(f"{where}: {result}") from result
+
+        if not self._workers:
+            while queue:
+                note(job := queue.popleft(), self._alone(job))
+            return done
+        idle, busy = list(self._workers), dict[Connection, tuple[Worker, Job, float]]()
+        while queue or busy:
+            while queue and idle:
+                worker, job = idle.pop(), queue.popleft()
+                try:
+                    worker.begin(job)
+                except OSError:  # it died while it had nothing to do
+                    worker = self._replace(worker)
+                    worker.begin(job)
+                busy[worker.connection] = worker, job, time.monotonic()
+            ready = set(wait(list(busy), timeout=None if self.faults.deadline is None else 0.2))
+            for connection, (worker, job, started) in list(busy.items()):
+                late = self.faults.deadline is not None and time.monotonic() - started > self.faults.deadline
+                if connection in ready:
+                    result = worker.finish()
+                elif late:
+                    result = TimeoutError(f"it took more than {self.faults.deadline:g} s")
+                else:
+                    continue
+                del busy[connection]
+                idle.append(worker if connection in ready and worker.process.is_alive() else self._replace(worker))
+                note(job, result)
         return done
 
-    def _failure(self, job: Job, error: BaseException) -> ClientError:
-        where = f"{self.method.name}, round {job.round + 1}, client {job.client}"
-        return ClientError(f"{where}: {type(error).__name__}: {error}")
+    def _alone(self, job: Job) -> Done | BaseException:
+        try:
+            with own_random_state():
+                return self._workshop.perform(job)
+        except Exception as error:
+            return error
+
+    def _replace(self, worker: "Worker") -> "Worker":
+        """Put a fresh worker in the place of one that died or hangs."""
+        worker.close(patience=0.0)
+        fresh = Worker(self._workshop)
+        self._workers[self._workers.index(worker)] = fresh
+        return fresh
 
 
 class Worker:
@@ -206,34 +274,42 @@ class Worker:
             return RuntimeError(f"its worker process died (exit code {self.process.exitcode})")
         return result
 
-    def close(self) -> None:
+    def close(self, patience: float = 2.0) -> None:
+        """Hang up; a worker that does not go by itself is killed."""
         Worker._connections.remove(self.connection)
         self.connection.close()
-        self.process.join(timeout=2)
+        self.process.join(timeout=patience)
         if self.process.is_alive():
-            self.process.terminate()
+            self.process.kill()
             self.process.join(timeout=5)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _serve(connection: Connection, workshop: Workshop, inherited: list[Connection]) -> None:
     """A worker's life: jobs until the parent hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()
     torch.set_num_threads(1)
-    workbench = Workbench(workshop.device)
     while True:
         try:
             job = _unpack(connection.recv_bytes())
         except (EOFError, OSError):
             return
         try:
-            result: Any = workshop.perform(job, workbench)
+            result: Any = workshop.perform(job)
         except UserError as error:
             result = error
         except Exception as error:
-            result = RuntimeError(f"{error!r}\n{traceback.format_exc()}")
-        connection.send_bytes(_pack(result))
+            result = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+        try:
+            connection.send_bytes(_pack(result))
+        except OSError:  # the parent is gone
+            return
 
 
 class _Pickler(pickle.Pickler):

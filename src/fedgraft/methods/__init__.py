@@ -2,19 +2,64 @@
 
 import difflib
 import inspect
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from fedgraft.core.errors import UserError, unknown
 from fedgraft.core.method import Method
+from fedgraft.methods.apfl import APFL
+from fedgraft.methods.apple import APPLE
+from fedgraft.methods.dbe import DBE
+from fedgraft.methods.ditto import Ditto
+from fedgraft.methods.fedala import FedALA
+from fedgraft.methods.fedamp import FedAMP
 from fedgraft.methods.fedapa import FedAPA
+from fedgraft.methods.fedas import FedAS
 from fedgraft.methods.fedavg import FedAvg
+from fedgraft.methods.fedavg_ft import FedAvgFT
+from fedgraft.methods.fedavg_local import FedAvgLocal
+from fedgraft.methods.fedbabu import FedBABU
+from fedgraft.methods.fedfomo import FedFomo
+from fedgraft.methods.fedgh import FedGH
+from fedgraft.methods.fedgpa import FedGPA
+from fedgraft.methods.fedpac import FedPAC
 from fedgraft.methods.fedper import FedPer
+from fedgraft.methods.fedphp import FedPHP
+from fedgraft.methods.fedppa import FedPPA
+from fedgraft.methods.fedppa_plus import FedPPAPlus
+from fedgraft.methods.fedproto import FedProto
 from fedgraft.methods.fedprox import FedProx
+from fedgraft.methods.fedprox_ft import FedProxFT
+from fedgraft.methods.fedrep import FedRep
+from fedgraft.methods.flexifed import FlexiFed
+from fedgraft.methods.heurfedamp import HeurFedAMP
+from fedgraft.methods.lg_fedavg import LGFedAvg
 from fedgraft.methods.local import Local
+from fedgraft.methods.pfedamf import PFedAMF
+from fedgraft.methods.pfedhn import PFedHN
+from fedgraft.methods.pfedla import PFedLA
+from fedgraft.methods.pfedme import PFedMe
+from fedgraft.methods.scaffold import SCAFFOLD
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (Local, FedAvg, FedProx, FedPer, FedAPA)}
+_CLASSES: tuple[type[Method], ...] = (
+    # one model for all, and what to make of it
+    Local, FedAvg, FedAvgLocal, FedAvgFT, FedProx, FedProxFT, SCAFFOLD,
+    # split models
+    FedPer, FedRep, FedBABU, LGFedAvg, FedAS, DBE,
+    # a global model and a personal twin
+    Ditto, PFedMe, APFL, FedPHP, FedALA, PFedAMF,
+    # mixed on the server
+    FedAMP, HeurFedAMP, PFedHN, PFedLA, FedPAC, FedGPA, FedAPA,
+    # many models to each client
+    FedFomo, APPLE,
+    # prototypes
+    FedProto, FedGH,
+    # different architectures
+    FlexiFed, FedPPA, FedPPAPlus,
+)  # fmt: skip
+METHODS: dict[str, type[Method]] = {method.name: method for method in _CLASSES}
 
 
 def make(name: str, **parameters: Any) -> Method:
@@ -24,10 +69,36 @@ def make(name: str, **parameters: Any) -> Method:
     known = [parameter.name for parameter in fields(METHODS[name])]
     for parameter in parameters:
         if parameter not in known:
-            near = difflib.get_close_matches(parameter, known, n=1)
+            near = difflib.get_close_matches(parameter, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'none'}"
             raise UserError(f"{name} has no parameter {parameter!r}; {hint}")
     return METHODS[name](**parameters)
+
+
+def parse(text: str) -> Method:
+    """Make a method from its name, with settings behind a colon if wanted: ``fedapa:mu=0.3,clip=false``."""
+    name, _, rest = text.partition(":")
+    return make(name.strip(), **assignments(filter(None, rest.split(","))))
+
+
+def assignments(pairs: Iterable[str]) -> dict[str, Any]:
+    """Read ``name=value`` pairs; values are TOML's, or plain words."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = (part.strip() for part in pair.partition("="))
+        if not equals or not name:
+            raise UserError(f"a hyper-parameter is set as name=value, not as {pair!r}")
+        try:
+            values[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[name] = {"True": True, "False": False}.get(text, text)
+    return values
+
+
+def label(method: Method) -> str:
+    """Return the method's name, with the settings that differ from its defaults."""
+    changed = [f"{p.name}={getattr(method, p.name)}" for p in fields(method) if getattr(method, p.name) != p.default]
+    return method.name + (":" + ",".join(changed) if changed else "")
 
 
 def describe(method: type[Method]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """FedAPA: the server learns, for each client, how to mix everybody's feature extractors.
 
-Sun, et al. FedAPA: Server-side Gradient-Based Adaptive Personalized Aggregation for Federated Learning on
+Sun, Sun, Pan, Fu, Guo. FedAPA: Server-side Gradient-Based Adaptive Personalized Aggregation for Federated Learning on
 Heterogeneous Data. IJCAI 2025, arXiv 2502.07456.
 
 Symbols

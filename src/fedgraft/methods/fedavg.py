@@ -8,14 +8,19 @@ Symbols: w the global model, n_i the samples of client i, S the clients of a rou
 Readings
 - The global model (``received``) is FedAvg's; the model a client holds after its local training (``trained``) is the
   baseline that other papers call FedAvg-local.
+- Weights: the paper weighs by samples. Several authors (LG-FedAvg, FedBABU, FedRep, Ditto) average without weights,
+  which is ``weighting="uniform"`` here and in every method that builds on FedAvg's mean.
 - In a federation of several architectures the mean is taken among clients of the same one.
 """
 
 from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
 
 from fedgraft.core.client import ClientId
 from fedgraft.core.message import Message
-from fedgraft.core.method import Inbox, Method, Server, Spec, average
+from fedgraft.core.method import Inbox, Method, Server, Spec, average, hyper
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,12 @@ class FedAvg(Method):
     citation = "McMahan et al., AISTATS 2017, arXiv 1602.05629"
     idea = "one global model: the sample-weighted mean of all clients' models"
     sends = "down: the global model; up: the trained model"
+
+    weighting: Literal["samples", "uniform"] = hyper(
+        "samples",
+        "what a client counts in the mean: its samples, or as much as any other",
+        choices=("samples", "uniform"),
+    )
 
     # ---- server half
     def setup(self, spec: Spec) -> Server:
@@ -40,7 +51,13 @@ class FedAvg(Method):
         return Message(weights=server[f"weights/{server.spec.assignment[client]}"])
 
     def merge(self, server: Server, inbox: Inbox) -> None:
-        # w <- sum_i n_i w_i / sum_i n_i over the clients of the round
-        for kind in {server.spec.assignment[client] for client in inbox}:
-            alike = {c: message for c, message in inbox.items() if server.spec.assignment[c] == kind}
-            server[f"weights/{kind}"] = average(server.spec, alike)
+        for kind, mean in self.means(server.spec, inbox).items():
+            server[f"weights/{kind}"] = mean
+
+    def means(self, spec: Spec, inbox: Inbox) -> dict[int, Tensor]:
+        """Return sum_i n_i w_i / sum_i n_i over the clients of the round, for each architecture."""
+        alike: dict[int, dict[ClientId, Message]] = {}
+        for client, message in inbox.items():
+            alike.setdefault(spec.assignment[client], {})[client] = message
+        uniform = self.weighting == "uniform"
+        return {kind: average(spec, messages, uniform=uniform) for kind, messages in alike.items()}

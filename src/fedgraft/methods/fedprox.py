@@ -16,9 +16,20 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedgraft.core.client import Client
-from fedgraft.core.method import hyper
+from fedgraft.core.method import Method, hyper
 from fedgraft.core.model import Model
+from fedgraft.core.training import Loss
 from fedgraft.methods.fedavg import FedAvg
+
+
+def pulled(method: Method, client: Client, w: Tensor, mu: float) -> Loss:
+    """Return the method's loss with a pull towards ``w``: F_i(v) + mu/2 ||v - w||^2."""
+    anchor = w[client.layout.span("all")].clone()
+
+    def loss(model: Model, x: Tensor, y: Tensor) -> Tensor:
+        return method.loss(client, model, x, y) + mu / 2 * (model.weights - anchor).square().sum()
+
+    return loss
 
 
 @dataclass(frozen=True)
@@ -33,13 +44,7 @@ class FedProx(FedAvg):
 
     # ---- client half
     def fit(self, client: Client, received: Tensor) -> Tensor:
-        anchor = received[client.layout.span("all")].clone()
-
-        def loss(model: Model, x: Tensor, y: Tensor) -> Tensor:
-            distance = (model.weights - anchor).square().sum()
-            return self.loss(client, model, x, y) + self.mu / 2 * distance
-
-        return client.train(received, loss, self.plan(client))
+        return client.train(received, pulled(self, client, received, self.mu), self.plan(client))
 
     def caveats(self) -> tuple[str, ...]:
         return ("mu = 0 makes FedProx the same as FedAvg",) if self.mu == 0 else ()

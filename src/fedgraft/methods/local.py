@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedgraft.core.client import Client, ClientId
 from fedgraft.core.message import Field, Message
-from fedgraft.core.method import Method, Server, Spec
+from fedgraft.core.method import Method, Server
 from fedgraft.core.model import Part
 
 
@@ -31,7 +31,7 @@ class Local(Method):
     def send(self, server: Server, client: ClientId) -> Message:
         return Message()
 
-    def expects(self, spec: Spec, client: ClientId) -> Mapping[str, Field]:
+    def expects(self, server: Server, client: ClientId) -> Mapping[str, Field]:
         return {}
 
     # ---- client half

@@ -1,7 +1,8 @@
 """Compare methods on the same federations: the same partitions, starts, batches and participants for each seed."""
 
+import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +14,10 @@ from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
 from fedgraft.runs import results
 from fedgraft.runs.config import RunConfig, configure
-from fedgraft.runs.run import Run, Watcher, _federation, _fresh_directory, run
+from fedgraft.runs.run import Model, Run, Watcher, _federation, _fresh_directory, run
 
 REFERENCES = ("local", "fedavg")
+Result = Mapping[str, Any]
 
 
 class Spread(NamedTuple):
@@ -31,7 +33,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One method of a comparison, over all seeds."""
+    """One method of a comparison, over all seeds. ``unevenness`` is the deviation of the accuracy across clients."""
 
     method: str
     reconstruction: bool
@@ -39,6 +41,7 @@ class Row:
     mean: dict[Point, Spread]
     pooled: dict[Point, Spread]
     worst_tenth: dict[Point, Spread]
+    unevenness: dict[Point, Spread]
     bytes_up: float
     bytes_down: float
     seconds: float
@@ -54,9 +57,19 @@ class Comparison:
     seeds: tuple[int, ...]
     runs: dict[str, list[Run]]
 
+    @property
+    def clients(self) -> int:
+        return next(runs[0].spec.clients for runs in self.runs.values())
+
     def rows(self) -> list[Row]:
         """The table: references first, then the methods in the order asked for."""
-        return [self._row(name) for name in self.runs]
+        return rows({name: [run.result for run in runs] for name, runs in self.runs.items()})
+
+    def report(self, path: str | Path) -> Path:
+        """Write the whole comparison into one HTML file."""
+        from fedgraft.report.page import report_runs
+
+        return report_runs([run for runs in self.runs.values() for run in runs], Path(path))
 
     def to_json(self) -> dict[str, Any]:
         def plain(value: Any) -> Any:
@@ -69,42 +82,59 @@ class Comparison:
         rows = [{name: plain(value) for name, value in vars(row).items()} for row in self.rows()]
         return {"seeds": list(self.seeds), "config": self.config.model_dump(), "rows": rows}
 
-    def _row(self, name: str) -> Row:
-        runs = self.runs[name]
-        headline: Point = "trained" if runs[0].method.headline == "trained" else "received"
-        spreads: dict[str, dict[Point, Spread]] = {"mean": {}, "pooled": {}, "worst": {}}
-        for point in POINTS:
-            for figure in ("mean", "pooled"):
-                spreads[figure][point] = Spread.of([r.result["last"][point][figure] for r in runs])
-            spreads["worst"][point] = Spread.of([worst_tenth(last_accuracies(r, point)) for r in runs])
-        return Row(
-            method=name, reconstruction=runs[0].method.reconstruction, headline=headline,
-            mean=spreads["mean"], pooled=spreads["pooled"], worst_tenth=spreads["worst"],
-            bytes_up=statistics.fmean(r.result["bytes_up_per_client"] for r in runs),
-            bytes_down=statistics.fmean(r.result["bytes_down_per_client"] for r in runs),
-            seconds=statistics.fmean(r.result["seconds"] for r in runs),
-            gaining=self._gaining(name, headline), clients=sum(r.spec.clients for r in runs),
-        )  # fmt: skip
 
-    def _gaining(self, name: str, point: Point) -> int | None:
-        """How many clients, over all seeds, are better off than with local training."""
-        if name == "local" or "local" not in self.runs:
-            return None
-        return sum(
-            ours > alone
-            for ours_run, local_run in zip(self.runs[name], self.runs["local"], strict=True)
-            for ours, alone in zip(last_accuracies(ours_run, point), last_accuracies(local_run, "trained"), strict=True)
-        )
+def rows(finished: Mapping[str, Sequence[Result]]) -> list[Row]:
+    """The table, from the results of each method; a client is compared with Local's of the same seed."""
+    alone = {result["seed"]: result for result in finished.get("local", ())}
+    return [_row(name, each, None if name == "local" else alone) for name, each in finished.items()]
 
 
-def last_accuracies(run: Run, point: Point) -> list[float]:
+def _row(name: str, finished: Sequence[Result], alone: Mapping[int, Result] | None) -> Row:
+    first = finished[0]
+    figures: dict[str, dict[Point, Spread]] = {"mean": {}, "pooled": {}, "worst_tenth": {}, "unevenness": {}}
+    for point in POINTS:
+        for figure in ("mean", "pooled"):
+            figures[figure][point] = Spread.of([result["last"][point][figure] for result in finished])
+        each = [last_accuracies(result, point) for result in finished]
+        figures["worst_tenth"][point] = Spread.of([worst_tenth(accuracies) for accuracies in each])
+        figures["unevenness"][point] = Spread.of([statistics.pstdev(accuracies) for accuracies in each])
+    pairs = [(result, alone[result["seed"]]) for result in finished if alone and result["seed"] in alone]
+    gains = [gain for result, local in pairs for gain in benefits(result, local)]
+    return Row(
+        method=name, reconstruction=first["reconstruction"], headline=first["headline"], **figures,
+        bytes_up=statistics.fmean(result["bytes_up_per_client"] for result in finished),
+        bytes_down=statistics.fmean(result["bytes_down_per_client"] for result in finished),
+        seconds=statistics.fmean(result["seconds"] for result in finished),
+        gaining=sum(gain > 0 for gain in gains) if gains else None,
+        clients=sum(result["clients"] for result in finished),
+    )  # fmt: skip
+
+
+def benefits(result: Result, alone: Result) -> list[float]:
+    """What each client gains over training alone: its accuracy at the method's own point, less that of Local."""
+    ours, theirs = last_accuracies(result, result["headline"]), last_accuracies(alone, "trained")
+    return [mine - other for mine, other in zip(ours, theirs, strict=True)]
+
+
+def last_accuracies(result: Result, point: Point) -> list[float]:
     """Every client's accuracy in the last round."""
-    return [value if value is not None else 0.0 for value in run.records[-1][point]["per_client"]]
+    return [value if value is not None else 0.0 for value in result["rounds"][-1][point]["per_client"]]
 
 
 def worst_tenth(accuracies: Sequence[float]) -> float:
     """Mean accuracy of the worst tenth of the clients (of one client at least)."""
     return statistics.fmean(sorted(accuracies)[: max(1, len(accuracies) // 10)])
+
+
+def contestants(chosen: Iterable[str | Method]) -> dict[str, Method]:
+    """Return the methods of a comparison by their labels, the references first, nobody twice."""
+    members: dict[str, Method] = {}
+    for method in (*REFERENCES, *chosen):
+        made = methods.parse(method) if isinstance(method, str) else method
+        if made in members.values():
+            continue
+        members[methods.label(made)] = made
+    return members
 
 
 def compare(
@@ -114,34 +144,33 @@ def compare(
     config: RunConfig | None = None,
     recipe: str | None = None,
     federation: Callable[[int], Federation] | None = None,
-    watchers: Callable[[Method, int, int], Sequence[Watcher]] | None = None,
+    model: Model | str | None = None,
+    watchers: Sequence[Watcher] = (),
     out: str | Path | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run every chosen method, and local and fedavg, for ``seeds`` seeds.
 
-    ``settings`` are those of :func:`fedgraft.run`; ``federation`` may make your own for each seed. Every seed draws
-    a new partition, new initial weights and new batches, the same for all methods.
+    A method is chosen by name, as a text with settings (``"fedapa:mu=0.3"``) or as an object. ``settings`` and
+    ``model`` are those of :func:`fedgraft.run`; ``federation`` may make your own for each seed. Every seed draws a
+    new partition, new initial weights and new batches, the same for all methods.
     """
     if seeds < 1:
         raise UserError(f"a comparison needs at least one seed, not {seeds}")
+    if isinstance(model, str):
+        settings["model"], model = model, None
     config = config or configure(settings, recipe_name=recipe)
-    members: dict[str, Method] = {}
-    for method in (*REFERENCES, *chosen):
-        made = methods.make(method) if isinstance(method, str) else method
-        label = made.name if made.name not in members or isinstance(method, str) else f"{made.name} {len(members)}"
-        members.setdefault(label, made)
+    members = contestants(chosen)
     first = config.seed
     directory = None if out is None else _fresh_directory(Path(out))
     comparison = Comparison(config, tuple(range(first, first + seeds)), {name: [] for name in members})
-    for position, seed in enumerate(comparison.seeds):
+    for seed in comparison.seeds:
         this = config.model_copy(update={"seed": seed})
         fed = _federation(this) if federation is None else federation(seed)
-        for number, (name, method) in enumerate(members.items()):
-            done = position * len(members) + number
-            place = None if directory is None else directory / f"{name.replace(' ', '-')}-seed{seed}"
-            seen_by = () if watchers is None else watchers(method, seed, done)
-            comparison.runs[name].append(run(method, fed, config=this, out=place, watchers=seen_by))
+        for name, method in members.items():
+            folder = re.sub(r"[^\w.+=-]+", "-", f"{name}-seed{seed}")
+            place = None if directory is None else directory / folder
+            comparison.runs[name].append(run(method, fed, model=model, config=this, out=place, watchers=watchers))
     if directory is not None:
         results.write_json(directory / "comparison.json", comparison.to_json())
     return comparison

@@ -59,11 +59,23 @@ class RunConfig(BaseModel):
     head: str | None = Field(
         None, description="which submodule of your own model is its head (default: the last layer)"
     )
-    rounds: int = Field(20, ge=1, description="communication rounds")
+    rounds: int = Field(30, ge=1, description="communication rounds")
     seed: int = Field(0, ge=0, description="seed of everything random")
     participation: str = Field("1", description="share of clients in a round, or a range such as 0.6..1")
     evaluate_every: int = Field(1, ge=1, description="evaluate after every so many rounds, and after the last")
+    global_test: bool = Field(False, description="also test each client's model on the test samples of all clients")
+    checkpoint_every: int | Literal["auto"] = Field(
+        "auto", description="rounds between checkpoints (0: none; auto: at most one every 20 seconds, and at the end)"
+    )
     workers: int | Literal["auto"] = Field("auto", description="worker processes (auto: one per core)")
+    retries: int = Field(1, ge=0, description="how often a client that failed is tried again in a fresh worker")
+    failed_client: Literal["stop", "absent"] = Field(
+        "stop", description="a client that fails for good ends the run, or is absent"
+    )
+    deadline: float | None = Field(None, gt=0, description="seconds that a client may take in a round")
+    kernels: Literal["auto", "native", "torch"] = Field(
+        "auto", description="convolutions by our own kernels where they are faster, wherever they can, or never"
+    )
     device: str = Field("cpu", description="where clients train: cpu or cuda")
     training: TrainingConfig = TrainingConfig()
 
@@ -72,6 +84,13 @@ class RunConfig(BaseModel):
     def _participation_text(cls, value: Any) -> str:
         low, high = participation_range(str(value))
         return f"{low:g}" if low == high else f"{low:g}..{high:g}"
+
+    @field_validator("checkpoint_every")
+    @classmethod
+    def _not_negative(cls, value: int | str) -> int | str:
+        if isinstance(value, int) and value < 0:
+            raise ValueError("has to be at least 0, or auto")
+        return value
 
     @field_validator("workers")
     @classmethod

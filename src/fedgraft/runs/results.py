@@ -31,7 +31,8 @@ def record(this: Round) -> dict[str, Any]:
         "messages_down": this.messages_down,
         "loss": _number(this.loss),
         **{point: _summary(this.test[point]) for point in POINTS if point in this.test},
-        **{f"{point}_validation": _summary(this.validation[point]) for point in POINTS if point in this.validation},
+        **{f"{point}_validation": _summary(this.validation[point]) for point in this.validation},
+        **{f"{point}_global": _summary(this.everyone[point]) for point in this.everyone},
     }
 
 
@@ -61,11 +62,17 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
-def write_observations(path: Path, rounds: Sequence[Mapping[str, Tensor]]) -> None:
-    """Write the matrices that the method showed: one tensor each, its first dimension the round."""
-    names = sorted(set.intersection(*(set(r) for r in rounds))) if rounds else []
-    if names:
-        write_bytes(path, save({name: torch.stack([r[name].contiguous() for r in rounds]) for name in names}))
+def stacked(rounds: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """What the method showed, round by round: one tensor for each name; a round that lacks it is NaN."""
+    shown = {name: tensor for r in rounds for name, tensor in r.items()}
+    missing = {name: torch.full(like.shape, torch.nan) for name, like in shown.items()}
+    return {name: torch.stack([r.get(name, missing[name]).float() for r in rounds]) for name in sorted(shown)}
+
+
+def write_observations(path: Path, observed: Mapping[str, Tensor]) -> None:
+    """Write what the method showed, if it showed anything."""
+    if observed:
+        write_bytes(path, save({name: tensor.contiguous() for name, tensor in observed.items()}))
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -5,7 +5,8 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,17 +16,24 @@ import tomli_w
 import torch
 from torch import nn
 
-from fedgraft import methods, models
+from fedgraft import kernels, methods, models
+from fedgraft.core import exchange
+from fedgraft.core.client import State
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Architecture
+from fedgraft.core.model import Model as LiveModel
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.training import Training
 from fedgraft.data.federation import Federation, federate
-from fedgraft.engines.local import LocalEngine, single_thread
-from fedgraft.runs import results
+from fedgraft.engines.local import Faults, LocalEngine, Workshop, single_thread
+from fedgraft.runs import checkpoint, results
+from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import RunConfig, configure, participation_range
+from fedgraft.runs.config import read as read_settings
 from fedgraft.version import __version__
+
+AUTO_SECONDS = 20.0
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -52,14 +60,34 @@ class Run:
     records: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     server: Server | None = None
-    _weights: dict[int, torch.Tensor] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    observed: dict[str, torch.Tensor] = field(default_factory=dict)
+    _states: dict[int, State] = field(default_factory=dict)
+
+    @property
+    def _workshop(self) -> Workshop:
+        return Workshop(self.method, self.spec, self.federation.clients, torch.device("cpu"))
 
     def module(self, client: int) -> nn.Module:
-        """The client's network as its last training left it, ready for use."""
-        if client not in self._weights:
+        """The client's own network, as its last training left it, ready for use.
+
+        A method whose personal model is more than a network (a nearest prototype, a shifted feature) has none.
+        """
+        if self.server is None or client not in self._states:
             raise UserError(f"there is no client {client}; there are 0 to {self.spec.clients - 1}")
-        model = self.spec.architecture(client).model()
-        return model.load(self._weights[client]).module.eval()
+        subject = self._workshop.client(client, self._states[client], self.spec.rounds - 1, "evaluate")
+        exchange.contact(self.method, subject)
+        message = self.method.send(self.server, client).copy()
+        own = self.method.personal(subject, message, subject.own)
+        if not isinstance(own, LiveModel):
+            raise UserError(f"the personal model of {self.method.name} is not a plain network")
+        return self.spec.architecture(client).model().load(own.vector).module.eval()
+
+    def report(self, path: str | Path) -> Path:
+        """Write the run's report, one HTML file that opens from disk."""
+        from fedgraft.report.page import report_runs
+
+        return report_runs([self], Path(path))
 
     @property
     def accuracy(self) -> float:
@@ -93,14 +121,44 @@ def run(
     if federation is None:
         federation = _federation(config)
     plan = _plan(method, federation, config, model)
-    if out is not None:
-        plan.directory = _fresh_directory(Path(out))
+    if out is None:
+        return _conduct(plan, list(watchers), None)
+    plan.directory = _fresh_directory(Path(out))
+    with locked(plan.directory):
         results.write_bytes(plan.directory / "config.toml", tomli_w.dumps(_plain(plan.config)).encode())
-    for watcher in watchers:
-        watcher.begin(plan)
-    with single_thread():
-        _execute(plan, list(watchers))
-    return plan
+        return _conduct(plan, list(watchers), None)
+
+
+def resume(
+    directory: str | Path,
+    federation: Federation | None = None,
+    *,
+    model: Model | None = None,
+    watchers: Iterable[Watcher] = (),
+    **changes: Any,
+) -> Run:
+    """Go on with a run that was interrupted, from its newest whole checkpoint, to the same bits.
+
+    ``federation`` and ``model`` are needed if the run was given objects of its own. ``changes`` may set what does not
+    alter the result: ``workers``, ``device``, ``checkpoint_every``.
+    """
+    place = Path(directory)
+    if surplus := set(changes) - {"workers", "device", "checkpoint_every"}:
+        raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another run")
+    if (place / "result.json").exists():
+        raise UserError(f"the run in {place} is complete; there is nothing to resume")
+    if not (place / "config.toml").exists():
+        raise UserError(f"{place} holds no run: there is no config.toml in it")
+    config = configure(read_settings(place / "config.toml"), changes)
+    if federation is None:
+        federation = _federation(config)
+    plan = _plan(methods.make(config.method, **config.params), federation, config, model)
+    plan.directory = place
+    with locked(place):
+        found, complaints = checkpoint.read(place / "checkpoints")
+        plan.notes += complaints
+        plan.records = _recorded(place, found.round if found else 0)
+        return _conduct(plan, list(watchers), found)
 
 
 def _plan(method: Method, federation: Federation, config: RunConfig, model: Model | None) -> Run:
@@ -120,35 +178,99 @@ def _plan(method: Method, federation: Federation, config: RunConfig, model: Mode
     return Run(method, federation, config.model_copy(update=known), spec)
 
 
-def _execute(run: Run, watchers: list[Watcher]) -> None:
+def _conduct(run: Run, watchers: list[Watcher], start: Checkpoint | None) -> Run:
+    """Do the rounds that are left, keep what they give, close the books."""
     config, spec = run.config, run.spec
     server = run.server = run.method.setup(spec)
     participation = Participation(*participation_range(config.participation))
-    observed = []
-    started = time.perf_counter()
-    metrics = None if run.directory is None else (run.directory / "metrics.jsonl").open("w", encoding="utf-8")
-    try:
-        with LocalEngine(
-            run.method, spec, run.federation.clients, workers=_workers(config, spec), device=config.device
-        ) as engine:
-            for this in rounds(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
-                run.records.append(results.record(this))
-                observed.append(this.observed)
-                if metrics is not None:
-                    metrics.write(json.dumps(run.records[-1]) + "\n")
-                    metrics.flush()
-                for watcher in watchers:
-                    watcher.round(run, this)
-            run._weights = {client: state["own"] for client, state in engine.states.items()}
-    finally:
-        if metrics is not None:
-            metrics.close()
+    observed = [] if start is None else list(start.observed)
+    for watcher in watchers:
+        watcher.begin(run)
+    started = saved = time.perf_counter()
+    with (
+        single_thread(),
+        LocalEngine(
+            run.method,
+            spec,
+            run.federation.clients,
+            workers=_workers(config, spec),
+            device=config.device,
+            everyone=run.federation.everyone() if config.global_test else None,
+            faults=Faults(config.retries, config.failed_client, config.deadline),
+        ) as engine,
+        _metrics(run) as metrics,
+    ):
+        if start is not None:
+            server.restore(start.server, start.round)
+            engine.states = {client: dict(state) for client, state in start.clients.items()}
+        for this in rounds(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
+            run.records.append(results.record(this))
+            observed.append(this.observed)
+            metrics(run.records[-1])
+            if run.directory is not None and _due(config, server.round, time.perf_counter() - saved):
+                now = Checkpoint(server.round, server, engine.states, observed)
+                checkpoint.write(run.directory / "checkpoints", now)
+                saved = time.perf_counter()
+            for watcher in watchers:
+                watcher.round(run, this)
+        run._states = dict(engine.states)
     run.result = _result(run, time.perf_counter() - started)
+    run.observed = results.stacked(observed)
     if run.directory is not None:
-        results.write_observations(run.directory / "observed.safetensors", observed)
+        results.write_observations(run.directory / "observed.safetensors", run.observed)
         results.write_json(run.directory / "result.json", run.result)
     for watcher in watchers:
         watcher.end(run)
+    return run
+
+
+def _due(config: RunConfig, done: int, seconds: float) -> bool:
+    """Whether to write a checkpoint after ``done`` rounds, ``seconds`` after the last one."""
+    if config.checkpoint_every == "auto":
+        return seconds > AUTO_SECONDS or done == config.rounds
+    return config.checkpoint_every > 0 and (done % config.checkpoint_every == 0 or done == config.rounds)
+
+
+@contextmanager
+def _metrics(run: Run) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Lend a writer of metrics.jsonl, which begins with the rounds that a resumed run already has."""
+    if run.directory is None:
+        yield lambda _: None
+        return
+    results.write_bytes(run.directory / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in run.records).encode())
+    with (run.directory / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+
+        def write(record: Mapping[str, Any]) -> None:
+            stream.write(json.dumps(record) + "\n")
+            stream.flush()
+
+        yield write
+
+
+def _recorded(directory: Path, rounds_done: int) -> list[dict[str, Any]]:
+    """Read the records of the rounds before a checkpoint; a torn last line is of a later round."""
+    try:
+        lines = (directory / "metrics.jsonl").read_text("utf-8").splitlines()[:rounds_done]
+        records = [json.loads(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise UserError(f"{directory / 'metrics.jsonl'} is damaged: {error}") from None
+    if [record.get("round") for record in records] != list(range(1, rounds_done + 1)):
+        raise UserError(f"{directory / 'metrics.jsonl'} lacks rounds that the checkpoint has")
+    return records
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep a run's directory to one process."""
+    import fcntl
+
+    with (directory / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"another process is working in {directory}") from None
+        yield
+    (directory / "lock").unlink(missing_ok=True)
 
 
 def _result(run: Run, seconds: float) -> dict[str, Any]:
@@ -171,6 +293,7 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
         "bytes_up_per_client": up,
         "bytes_down_per_client": down,
         "refused": sum(len(r["refused"]) for r in run.records),
+        "kernels": kernels.describe(config.kernels),
         "versions": {"torch": torch.__version__},
         "rounds": run.records,
         **results.best_and_last(run.records),
@@ -195,16 +318,31 @@ def _architectures(
     if model is not None:
         name = config.model if ":" in config.model else "custom"
         build = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
-        return (Architecture(build, example, config.head, name),), (0,) * len(federation), name
+        return (_architecture(build, example, config, config.head, name),), (0,) * len(federation), name
     shape, classes = federation.input_shape, federation.classes
     name = models.resolve(config.model, shape, classes)
     fleet = models.fleet(name, len(federation))
     kinds = list(dict.fromkeys(fleet))
     architectures = tuple(
-        Architecture(lambda kind=kind: models.build(kind, shape, classes), example, config.head or "head", kind)  # type: ignore[misc]
+        _architecture(partial(models.build, kind, shape, classes), example, config, config.head or "head", kind)
         for kind in kinds
     )
     return architectures, tuple(kinds.index(kind) for kind in fleet), name
+
+
+def _architecture(
+    build: Callable[[], nn.Module], example: torch.Tensor, config: RunConfig, head: str | None, name: str
+) -> Architecture:
+    """Let our kernels run what they can of the module, if they compute the same on an example."""
+    with torch.random.fork_rng(devices=[]):
+        found = kernels.accelerate(build(), example, config.kernels).chains
+    if config.device != "cpu" or not found:
+        return Architecture(build, example, head, name)
+
+    def accelerated() -> nn.Module:
+        return kernels.accelerate(build(), choice=config.kernels).module
+
+    return Architecture(accelerated, example, head, name)
 
 
 def _imported(path: str) -> Callable[[], nn.Module]:

@@ -20,10 +20,10 @@ from fedgraft.data.partition import (
     parse,
 )
 from fedgraft.data.partition.dirichlet import log_gammas, normalised, paper_minimum
-from fedgraft.data.partition.dirichlet_balanced import shares_below_fair_size
+from fedgraft.data.partition.dirichlet_balanced import PAPER_MINIMUM, shares_below_fair_size
 from fedgraft.data.partition.dirichlet_client import lowered, whole_counts
 from fedgraft.data.partition.scheme import Files, deal
-from fedgraft.data.partition.shares import cut_all, cut_each, cut_tiny, repair
+from fedgraft.data.partition.shares import cut_all, cut_each, cut_tiny, draw_until_enough, repair, settle_minimum
 
 
 def labels(classes, train, test):
@@ -91,6 +91,26 @@ def test_repair_prefers_the_class_that_the_poor_client_has():
     before = np.array([[[10, 0], [0, 1], [0, 5]], [[5, 0], [0, 0], [0, 3]]])
     after = repair(before, np.array([[10, 6], [5, 3]]), (2, 1), np.ones((3, 2), dtype=bool))
     assert after.tolist() == [[[10, 0], [0, 3], [0, 3]], [[5, 0], [0, 1], [0, 2]]]
+
+
+def test_repair_prefers_a_giver_of_both_files():
+    # Client 0 lacks one of each. Client 1 is richer, but has no test sample to spare; client 2 can give both.
+    before = np.array([[[0], [9], [3]], [[0], [1], [3]]])
+    after = repair(before, np.array([[12], [4]]), (1, 1), np.ones((3, 1), dtype=bool))
+    # A quarter of the class, for the one of 4 test samples, is 3 of 12 training samples: 2 can be spared.
+    assert after.tolist() == [[[2], [9], [1]], [[1], [1], [2]]]
+
+
+def test_draws_are_accepted_at_exactly_the_minimum():
+    def draw_one_of(*draws):
+        draws = iter(draws)
+        enough = draw_until_enough(
+            lambda: np.array(next(draws))[:, None], cut_each, np.array([[100], [20]]), (20, 2), np.ones((2, 1), bool)
+        )
+        return enough[..., 0].tolist()
+
+    # Of 100 and 20 samples: .19 is one training sample short, .2 is enough, and .5 is not drawn any more.
+    assert draw_one_of([0.81, 0.19], [0.8, 0.2], [0.5, 0.5]) == [[80, 20], [16, 4]]
 
 
 def test_repair_gives_only_what_a_client_may_hold_or_says_why_not():
@@ -254,6 +274,12 @@ def test_balanced_gives_nothing_to_a_client_that_has_a_fair_share():
     # With exactly 5 of 10 it has its share as well; with 4 it goes on.
     assert shares_below_fair_size(log_weights, np.array([5, 5])).tolist() == [[1, 0], [0, 1]]
     np.testing.assert_allclose(shares_below_fair_size(log_weights, np.array([4, 6]))[:, 1], [1, 0], atol=1e-9)
+
+
+def test_balanced_asks_for_the_papers_40_samples_where_the_data_allow_it():
+    assert settle_minimum("min_size", None, PAPER_MINIMUM, 70_000, 8) == 40
+    # 1797 digits among 20 clients are 89 each: a quarter is 22.
+    assert settle_minimum("min_size", None, PAPER_MINIMUM, 1797, 20) == 22
 
 
 def test_balanced_merges_both_files_and_uses_everything_75_to_25():

@@ -49,11 +49,11 @@ def draw(partition: Partition, y_train: ArrayLike, y_test: ArrayLike, width: int
         caption_justify="left",
     )
     table.add_column("client", justify="right", no_wrap=True)
-    table.add_column(_header(classes, cell), no_wrap=True)
+    table.add_column(header(classes, cell), no_wrap=True)
     for name in _NUMBERS:
         table.add_column(name, justify="right", no_wrap=True)
     for client in range(min(partition.clients, _MOST_ROWS)):
-        table.add_row(str(client), _marks(bars[client], int(bars.max()), cell), *numbers[client])
+        table.add_row(str(client), marks(bars[client], int(bars.max()), cell), *numbers[client])
     if partition.clients > _MOST_ROWS:
         table.add_row("…", f"{partition.clients - _MOST_ROWS} more")
     return table
@@ -65,16 +65,18 @@ def label_entropy(counts: Ints) -> float:
     return abs(float((present * np.log2(present)).sum()))
 
 
-def _header(classes: int, cell: int) -> str:
+def header(classes: int, cell: int) -> str:
+    """Name the classes above their marks, ``cell`` characters for each."""
     if cell == 3:
         return "".join(str(kind).ljust(cell) for kind in range(classes))
     return f"class 0 … {classes - 1}"
 
 
-def _marks(counts: Ints, largest: int, cell: int) -> str:
+def marks(counts: Ints, largest: int, cell: int) -> str:
+    """Draw counts as bars of ``cell`` characters; the height grows with the square root."""
     heights = np.ceil(np.sqrt(counts / largest) * len(BARS)).astype(int)
-    marks = (NONE if height == 0 else BARS[height - 1] * max(1, cell - 1) for height in heights)
-    return "".join(mark.ljust(cell) for mark in marks)
+    bars = (NONE if height == 0 else BARS[height - 1] * max(1, cell - 1) for height in heights)
+    return "".join(bar.ljust(cell) for bar in bars)
 
 
 def _caption(partition: Partition, train: Ints, bars: Ints, classes_per_bar: int, samples: int) -> str:

@@ -1,0 +1,663 @@
+// Forward and backward of convolution -> (2x2 max-pooling) -> (activation) stages, batch innermost.
+//
+// The field's networks have 3 to 64 channels, so vectors over channels run half empty. Here a vector holds ONE value
+// of LANES images, and every lane is full whatever the channels. The batch is cut into blocks of LANES images, and a
+// block goes through all stages before the next one starts, so that its maps stay in the second-level cache.
+//
+// This file is compiled once per instruction set (see build.py). Everything lies in an anonymous namespace and nothing
+// comes from the C++ library: were a shared inline function compiled for AVX-512 merged with its baseline twin by the
+// linker, the baseline kernels would run instructions the CPU lacks.
+#include "chain.h"
+
+#if defined(__AVX512F__)
+#define LANES 16
+#define TILE 6  // 2x2 pixels x 6 channels = 24 of 32 registers are accumulators
+#elif defined(__AVX__)
+#define LANES 8
+#define TILE 3  // 12 of 16 registers
+#elif defined(__aarch64__)
+#define LANES 4
+#define TILE 6
+#else
+#define LANES 4
+#define TILE 3
+#endif
+
+namespace {
+
+typedef float V __attribute__((vector_size(4 * LANES)));
+typedef float Unaligned __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t Mask __attribute__((vector_size(4 * LANES)));
+typedef float Lane __attribute__((may_alias));  // one lane of a vector in memory
+typedef int64_t Int;
+
+constexpr Int TAPS = 4;              // kernel taps at once in the weight gradient: TILE x 4 accumulators
+constexpr Int L1_SHARE = 24 * 1024;  // how much of the first-level cache a stretch of output gradient may take
+
+inline Int least(Int a, Int b) { return a < b ? a : b; }
+inline Int most(Int a, Int b) { return a > b ? a : b; }
+
+// Channels cut into tiles of nearly equal size: 16 with tiles of at most 6 gives 6, 5, 5.
+struct Split {
+    Int total, count, each, longer;  // the first `longer` tiles have one channel more
+    Split(Int channels, Int pieces)
+        : total(channels), count(pieces), each(channels / pieces), longer(channels % pieces) {}
+    Int size(Int i) const { return each + (i < longer); }
+    Int start(Int i) const { return i * each + least(i, longer); }
+};
+inline Split tiles(Int channels) { return Split(channels, (channels + TILE - 1) / TILE); }
+inline Split planes(Int channels) { return Split(channels, channels); }
+
+// One call for a tile of `size` channels, with the size known to the compiler.
+#if TILE == 6
+#define FOR_TILE(size, CALL) \
+    switch (size) {          \
+        case 1: CALL(1); break; case 2: CALL(2); break; case 3: CALL(3); break; \
+        case 4: CALL(4); break; case 5: CALL(5); break; case 6: CALL(6); break; \
+    }
+#else
+#define FOR_TILE(size, CALL) \
+    switch (size) {          \
+        case 1: CALL(1); break; case 2: CALL(2); break; case 3: CALL(3); break; \
+    }
+#endif
+
+// A map of `groups` channels over height x width pixels inside a border of zeros, in vectors, ordered
+// [group][y][x][channel of the group]. Stage inputs have groups of one channel; output gradients have tiles, because
+// the weight gradient walks over the pixels of a tile.
+struct Map {
+    Split groups;
+    Int height, width, border_y, border_x;
+    Int row() const { return width + 2 * border_x; }
+    Int area() const { return row() * (height + 2 * border_y); }
+    Int vectors() const { return area() * groups.total; }
+    Int at(Int group, Int y, Int x) const {
+        return groups.start(group) * area() + ((y + border_y) * row() + x + border_x) * groups.size(group);
+    }
+};
+
+struct Shape {
+    Stage s;
+    Int conv_h, conv_w;  // what the convolution gives; with pooling, an odd last row or column is never looked at
+    Int out_h, out_w;
+    Int taps;
+
+    explicit Shape(const Stage& stage) : s(stage) {
+        conv_h = (s.height + 2 * s.pad_y - s.kernel_y) / s.stride_y + 1;
+        conv_w = (s.width + 2 * s.pad_x - s.kernel_x) / s.stride_x + 1;
+        out_h = s.pool ? conv_h / 2 : conv_h;
+        out_w = s.pool ? conv_w / 2 : conv_w;
+        if (s.pool) conv_h = 2 * out_h, conv_w = 2 * out_w;
+        taps = Int(s.channels) * s.kernel_y * s.kernel_x;
+    }
+    // The border serves the padding and the one step that a 2x2 tile may overhang the image.
+    Map input() const {
+        return {planes(s.channels), s.height, s.width, most(s.pad_y, s.stride_y), most(s.pad_x, s.stride_x)};
+    }
+    // The gradient of the convolution's output, with stride - 1 zeros between its pixels, so that the input gradient
+    // is a convolution of stride 1 whatever the stride was.
+    Map gradient() const {
+        return {tiles(s.outputs), (conv_h - 1) * s.stride_y + 1, (conv_w - 1) * s.stride_x + 1, 1, 1};
+    }
+    Map output() const { return {planes(s.outputs), out_h, out_w, 0, 0}; }
+    Int outputs() const { return s.outputs * out_h * out_w; }
+    Int chunks() const { return (taps + TAPS - 1) / TAPS; }
+};
+
+// Hands out stretches of a buffer; without a buffer it only counts.
+struct Stretches {
+    char* base;
+    Int used = 0;
+    template <typename T>
+    T* next(Int count) {
+        T* here = base ? reinterpret_cast<T*>(base + used) : nullptr;
+        used += (count * Int(sizeof(T)) + 63) / 64 * 64;
+        return here;
+    }
+};
+
+// What a block keeps for the backward pass: every stage's input, the place of each maximum, and the last output.
+struct Saved {
+    V* input;
+    Mask* winners;  // which of a pool's four pixels was the largest
+    V* output;      // the next stage's input, or the last output
+    Map output_map;
+    Int bytes;
+
+    Saved(const Stage* stages, Int count, Int index, char* block)
+        : output_map(index + 1 < count ? Shape(stages[index + 1]).input() : Shape(stages[index]).output()) {
+        Stretches space{block};
+        for (Int i = 0; i <= index; i++) {
+            const Shape shape(stages[i]);
+            input = space.next<V>(shape.input().vectors());
+            winners = space.next<Mask>(shape.s.pool ? shape.outputs() : 0);
+        }
+        output = space.next<V>(output_map.vectors());
+        bytes = space.used;
+    }
+};
+
+// Space of one call: weights packed for the forward and for the backward pass, gradients of the maps, accumulators.
+// Each stage has its own, so that borders stay zero from call to call.
+struct Scratch {
+    float *packed, *flipped;
+    V *input_gradient, *gradient, *output_gradient, *weight_sums, *bias_sums;
+    Int bytes;
+
+    Scratch(const Stage* stages, Int index, char* block) {
+        Stretches space{block};
+        output_gradient = space.next<V>(Int(stages[0].channels) * stages[0].height * stages[0].width);
+        for (Int i = 0; i <= index; i++) {
+            const Shape shape(stages[i]);
+            packed = space.next<float>(shape.taps * shape.s.outputs);
+            flipped = space.next<float>(shape.taps * shape.s.outputs);
+            input_gradient = output_gradient;
+            gradient = space.next<V>(shape.gradient().vectors());
+            output_gradient = space.next<V>(shape.outputs());
+            weight_sums = space.next<V>(shape.chunks() * shape.s.outputs);
+            bias_sums = space.next<V>(shape.s.outputs);
+        }
+        bytes = space.used;
+    }
+};
+
+// ---- layout ---------------------------------------------------------------------------------------------------------
+
+// The lower (upper) halves of two vectors, lane by lane in turn.
+#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+#if LANES == 16
+#define LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif LANES == 8
+#define LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define LOW 0, 4, 1, 5
+#define HIGH 2, 6, 3, 7
+#endif
+inline V zip_low(V a, V b) { return __builtin_shufflevector(a, b, LOW); }
+inline V zip_high(V a, V b) { return __builtin_shufflevector(a, b, HIGH); }
+#else
+inline V zipped(V a, V b, int from) {
+    V v;
+    for (int i = 0; i < LANES / 2; i++) v[2 * i] = a[from + i], v[2 * i + 1] = b[from + i];
+    return v;
+}
+inline V zip_low(V a, V b) { return zipped(a, b, 0); }
+inline V zip_high(V a, V b) { return zipped(a, b, LANES / 2); }
+#endif
+
+// LANES vectors as a square matrix: log2(LANES) rounds of perfect shuffles transpose it.
+inline __attribute__((always_inline)) void transpose(V (&m)[LANES]) {
+#pragma GCC unroll 4
+    for (int round = 0; round < (LANES == 16 ? 4 : LANES == 8 ? 3 : 2); round++) {
+        V next[LANES];
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES / 2; i++) {
+            next[2 * i] = zip_low(m[i], m[i + LANES / 2]);
+            next[2 * i + 1] = zip_high(m[i], m[i + LANES / 2]);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) m[i] = next[i];
+    }
+}
+
+// One vector instead of two: half as many partial sums of each, in turn.
+inline V folded(V a, V b) { return zip_low(a, b) + zip_high(a, b); }
+
+inline V load_some(const float* from, Int count) {
+    if (count >= LANES) return *reinterpret_cast<const Unaligned*>(from);
+    V v = {};
+    for (Int i = 0; i < count; i++) v[i] = from[i];
+    return v;
+}
+
+inline void store_some(float* to, V v, Int count) {
+    if (count >= LANES) *reinterpret_cast<Unaligned*>(to) = v;
+    else for (Int i = 0; i < count; i++) to[i] = v[i];
+}
+
+// `images` (at most LANES) images into a map of single channels; the lanes of absent images become zero. The images are
+// (channels, height, width) in the order that the strides say: either one value of all images lies together, or each
+// image lies together with its columns or its channels innermost. native.py sees to it.
+void take_in(const Tensor4& from, Int first, Int images, const Map& map, V* to) {
+    const Int channels = map.groups.total;
+    const float* base = from.data + first * from.strides[0];
+    if (from.strides[0] == 1) {
+        for (Int c = 0; c < channels; c++)
+            for (Int y = 0; y < map.height; y++)
+                for (Int x = 0; x < map.width; x++)
+                    to[map.at(c, y, x)] = load_some(
+                        base + c * from.strides[1] + y * from.strides[2] + x * from.strides[3], images);
+        return;
+    }
+    // Three counters walk over an image in the order of its memory: how many steps, and how far apart in the map.
+    const bool columns_innermost = channels == 1 || from.strides[1] != 1;
+    const Int count[2] = {columns_innermost ? map.width : channels, columns_innermost ? map.height : map.width};
+    const Int step[3] = {columns_innermost ? 1 : map.area(), columns_innermost ? map.row() : 1,
+                         columns_innermost ? map.area() : map.row()};
+    const Int total = channels * map.height * map.width;
+    V *outer = to + map.at(0, 0, 0), *middle = outer, *inner = middle;
+    Int i0 = 0, i1 = 0;
+    for (Int start = 0; start < total; start += LANES) {
+        const Int here = least(LANES, total - start);
+        V square[LANES];
+        if (images == LANES && here == LANES)
+            for (Int image = 0; image < LANES; image++)
+                square[image] = *reinterpret_cast<const Unaligned*>(base + image * from.strides[0] + start);
+        else
+            for (Int image = 0; image < LANES; image++)
+                square[image] = image < images ? load_some(base + image * from.strides[0] + start, here) : V{};
+        transpose(square);
+        for (Int i = 0; i < here; i++) {
+            *inner = square[i];
+            inner += step[0];
+            if (++i0 < count[0]) continue;
+            i0 = 0;
+            inner = middle += step[1];
+            if (++i1 < count[1]) continue;
+            i1 = 0;
+            inner = middle = outer += step[2];
+        }
+    }
+}
+
+// A borderless map of single channels out to contiguous images.
+void give_out(const V* from, Int total, Int images, float* to) {
+    for (Int start = 0; start < total; start += LANES) {
+        const Int here = least(LANES, total - start);
+        V square[LANES];
+        for (Int i = 0; i < LANES; i++) square[i] = i < here ? from[start + i] : V{};
+        transpose(square);
+        for (Int image = 0; image < images; image++) store_some(to + image * total + start, square[image], here);
+    }
+}
+
+// Weights in the order in which `correlate` reads them: [tile of outputs][group of inputs][ky][kx][input][output].
+// Backward, inputs and outputs change places and the kernel is turned by 180 degrees.
+struct Packing {
+    Split in;
+    Int kernel_y, kernel_x;
+    Int step_out, step_in, step_y, step_x;
+};
+
+template <int O>
+float* pack_tile(const Packing& p, const float* from, float* to) {
+    for (Int group = 0; group < p.in.count; group++)
+        for (Int ky = 0; ky < p.kernel_y; ky++)
+            for (Int kx = 0; kx < p.kernel_x; kx++) {
+                const float* w = from + p.in.start(group) * p.step_in + ky * p.step_y + kx * p.step_x;
+                for (Int i = 0; i < p.in.size(group); i++, w += p.step_in, to += O)
+#pragma GCC unroll 8
+                    for (int o = 0; o < O; o++) to[o] = w[o * p.step_out];
+            }
+    return to;
+}
+
+void pack(const Stage& s, const Tensor4& weight, bool backward, float* to) {
+    const Int* step = weight.strides;
+    const Split out = tiles(backward ? s.channels : s.outputs);
+    const Packing p =
+        backward ? Packing{tiles(s.outputs), s.kernel_y, s.kernel_x, step[1], step[0], -step[2], -step[3]}
+                 : Packing{planes(s.channels), s.kernel_y, s.kernel_x, step[0], step[1], step[2], step[3]};
+    const float* from = weight.data;
+    if (backward) from += (s.kernel_y - 1) * step[2] + (s.kernel_x - 1) * step[3];
+    for (Int tile = 0; tile < out.count; tile++) {
+        const float* first = from + out.start(tile) * p.step_out;
+#define CALL(O) to = pack_tile<O>(p, first, to)
+        FOR_TILE(out.size(tile), CALL)
+#undef CALL
+    }
+}
+
+// ---- convolution ----------------------------------------------------------------------------------------------------
+
+struct Correlation {
+    Map map;
+    Int kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x;
+};
+
+// Adds to the accumulators of 2x2 output pixels x O output channels. A weight is broadcast once for four pixels, a
+// pixel loaded once for O channels, and only taps that meet the image for at least one of the pixels are visited.
+template <int O>
+inline __attribute__((always_inline)) void correlate(
+    const Correlation& c, const V* in, const float* weights, Int y, Int x, V (&sums)[O][4]) {
+    const Map& m = c.map;
+    const Int top = y * c.stride_y - c.pad_y, left = x * c.stride_x - c.pad_x;
+    const Int ky0 = most(0, -top - c.stride_y), ky1 = least(c.kernel_y, m.height - top);
+    const Int kx0 = most(0, -left - c.stride_x), kx1 = least(c.kernel_x, m.width - left);
+    if (kx0 >= kx1) return;
+    for (Int group = 0; group < m.groups.count; group++) {
+        const Int size = m.groups.size(group), count = (kx1 - kx0) * size;
+        const Int right = c.stride_x * size, down = c.stride_y * m.row() * size;
+        const V* row = in + m.at(group, top + ky0, left + kx0);
+        const float* w = weights + (ky0 * c.kernel_x + kx0) * size * O;
+        for (Int ky = ky0; ky < ky1; ky++, row += m.row() * size, w += c.kernel_x * size * O) {
+            const V* p = row;
+            const float* q = w;
+            for (Int t = 0; t < count; t++, p++, q += O) {
+                const V p0 = p[0], p1 = p[right], p2 = p[down], p3 = p[down + right];
+#pragma GCC unroll 8
+                for (int o = 0; o < O; o++) {
+                    const V broadcast = q[o] - V{};
+                    sums[o][0] += p0 * broadcast;
+                    sums[o][1] += p1 * broadcast;
+                    sums[o][2] += p2 * broadcast;
+                    sums[o][3] += p3 * broadcast;
+                }
+            }
+        }
+        weights += c.kernel_y * c.kernel_x * size * O;
+    }
+}
+
+// Comparisons are written so that NaN stays NaN: a diverging client must be noticed.
+inline V activated(V v, const Stage& s) {
+    if (s.activation == 1) return v <= 0 ? V{} : v;
+    if (s.activation == 2) return v > 0 ? v : v * s.slope;
+    return v;
+}
+
+template <int O, bool POOL>
+void forward_tile(const Shape& shape, const Correlation& c, const Saved& saved, const float* weights,
+                  const float* bias, Int first) {
+    const Stage& s = shape.s;
+    const bool activate_first = s.activate_first || !POOL;
+    for (Int y = 0; y < shape.conv_h; y += 2)
+        for (Int x = 0; x < shape.conv_w; x += 2) {
+            V sums[O][4];
+#pragma GCC unroll 8
+            for (int o = 0; o < O; o++)
+                sums[o][0] = sums[o][1] = sums[o][2] = sums[o][3] = (bias ? bias[first + o] : 0.0f) - V{};
+            correlate<O>(c, saved.input, weights, y, x, sums);
+#pragma GCC unroll 8
+            for (int o = 0; o < O; o++) {
+                V v[4] = {sums[o][0], sums[o][1], sums[o][2], sums[o][3]};
+                if (activate_first)
+                    for (int i = 0; i < 4; i++) v[i] = activated(v[i], s);
+                if (POOL) {
+                    V best = v[0];
+                    Mask winner = {};
+                    for (int i = 1; i < 4; i++) {  // the first maximum wins, and a NaN beats everything: as in PyTorch
+                        const Mask better = (v[i] > best) | (v[i] != v[i]);
+                        best = better ? v[i] : best;
+                        winner = better ? i - Mask{} : winner;
+                    }
+                    if (!activate_first) best = activated(best, s);
+                    saved.output[saved.output_map.at(first + o, y / 2, x / 2)] = best;
+                    saved.winners[((first + o) * shape.out_h + y / 2) * shape.out_w + x / 2] = winner;
+                } else {
+                    V* to = saved.output + saved.output_map.at(first + o, y, x);
+                    const Int down = saved.output_map.row();
+                    const bool two = x + 1 < shape.conv_w;
+                    to[0] = v[0];
+                    if (two) to[1] = v[1];
+                    if (y + 1 < shape.conv_h) {
+                        to[down] = v[2];
+                        if (two) to[down + 1] = v[3];
+                    }
+                }
+            }
+        }
+}
+
+// The gradient with respect to a stage's input is the correlation of its output gradient with the turned kernel.
+template <int O>
+void input_gradient_tile(const Correlation& c, const V* gradient, const float* weights, const Map& map, V* to,
+                         Int first) {
+    for (Int y = 0; y < map.height; y += 2)
+        for (Int x = 0; x < map.width; x += 2) {
+            V sums[O][4] = {};
+            correlate<O>(c, gradient, weights, y, x, sums);
+            const bool two = x + 1 < map.width;
+#pragma GCC unroll 8
+            for (int o = 0; o < O; o++) {
+                V* pixel = to + map.at(first + o, y, x);
+                pixel[0] = sums[o][0];
+                if (two) pixel[1] = sums[o][1];
+                if (y + 1 < map.height) {
+                    pixel[map.row()] = sums[o][2];
+                    if (two) pixel[map.row() + 1] = sums[o][3];
+                }
+            }
+        }
+}
+
+// ---- backward -------------------------------------------------------------------------------------------------------
+
+// From the gradient of a stage's output to that of its convolution, for some rows of a tile: through the activation,
+// and to the pixel that won the pooling. The pixels that lost are written too, because the lanes disagree who won.
+void through_activation_and_pool(const Shape& shape, const Saved& saved, const Scratch& scratch, Int tile, Int row,
+                                 Int rows) {
+    const Stage& s = shape.s;
+    const Map map = shape.gradient();
+    const Int scale = s.pool ? 2 : 1, size = map.groups.size(tile), channel = map.groups.start(tile);
+    const Int right = s.stride_x * size, down = s.stride_y * map.row() * size;
+    const Int above = saved.output_map.area(), pixels = shape.out_h * shape.out_w;
+    V* totals = scratch.bias_sums + channel;
+    for (Int y = row / scale; y < (row + rows) / scale; y++) {
+        V* to = scratch.gradient + map.at(tile, scale * y * s.stride_y, 0);
+        for (Int x = 0; x < shape.out_w; x++, to += scale * right) {
+            const V* output = saved.output + saved.output_map.at(channel, y, x);
+            const Int index = channel * pixels + y * shape.out_w + x;
+            for (Int i = 0; i < size; i++) {
+                V g = scratch.output_gradient[index + i * pixels];
+                const V out = output[i * above];
+                if (s.activation == 1) g = out <= 0 ? V{} : g;
+                if (s.activation == 2) g = out > 0 ? g : g * s.slope;
+                totals[i] += g;
+                if (!s.pool) {
+                    to[i] = g;
+                    continue;
+                }
+                const Mask winner = saved.winners[index + i * pixels];
+                to[i] = winner == 0 ? g : V{};
+                to[right + i] = winner == 1 ? g : V{};
+                to[down + i] = winner == 2 ? g : V{};
+                to[down + right + i] = winner == 3 ? g : V{};
+            }
+        }
+    }
+}
+
+// sums[output] += gradient[pixel][output] * input[pixel + tap] over a stretch of rows, for four taps at once. The four
+// share one vector per output channel in memory, lanes in turn: a quarter of the traffic, and big layers stay in cache.
+template <int O>
+void weight_gradient_tile(const V* gradient, Int gradient_row, Int gradient_step, const V* const (&input)[TAPS],
+                          Int input_row, Int input_step, Int rows, Int columns, bool fresh, V* sums) {
+    V acc[TAPS][O] = {};
+    for (Int y = 0; y < rows; y++) {
+        const V* g = gradient + y * gradient_row;
+        const V *in0 = input[0] + y * input_row, *in1 = input[1] + y * input_row;
+        const V *in2 = input[2] + y * input_row, *in3 = input[3] + y * input_row;
+        for (Int x = 0; x < columns; x++) {
+            const V taps[TAPS] = {*in0, *in1, *in2, *in3};
+#pragma GCC unroll 8
+            for (int o = 0; o < O; o++)
+#pragma GCC unroll 8
+                for (int t = 0; t < TAPS; t++) acc[t][o] += taps[t] * g[o];
+            g += gradient_step;
+            in0 += input_step, in1 += input_step, in2 += input_step, in3 += input_step;
+        }
+    }
+#pragma GCC unroll 8
+    for (int o = 0; o < O; o++) {
+        const V four = folded(folded(acc[0][o], acc[2][o]), folded(acc[1][o], acc[3][o]));
+        sums[o] = fresh ? four : sums[o] + four;
+    }
+}
+
+// The gradient of a tile's convolution, and with it the sums for its weights if they are wanted. Rows are taken in
+// stretches that fit the first-level cache, since every tap walks over them again.
+template <int O>
+void backward_tile(const Shape& shape, const Saved& saved, const Scratch& scratch, Int tile, bool weights,
+                   bool first_block) {
+    const Stage& s = shape.s;
+    const Map in = shape.input(), out = shape.gradient();
+    V* const sums = scratch.weight_sums + out.groups.start(tile) * shape.chunks();
+    const Int stretch = most(2, L1_SHARE / (shape.conv_w * O * Int(sizeof(V))) / 2 * 2);
+    for (Int y = 0; y < shape.conv_h; y += stretch) {
+        const Int rows = least(stretch, shape.conv_h - y);
+        through_activation_and_pool(shape, saved, scratch, tile, y, rows);
+        if (!weights) continue;
+        const V* gradient = scratch.gradient + out.at(tile, y * s.stride_y, 0);
+        Int c = 0, ky = 0, kx = 0;
+        for (Int chunk = 0; chunk < shape.chunks(); chunk++) {
+            const V* input[TAPS];
+            for (Int t = 0; t < TAPS; t++) {  // behind the last tap: the last once more, and nobody reads the result
+                input[t] = saved.input + in.at(c, y * s.stride_y + ky - s.pad_y, kx - s.pad_x);
+                if (chunk * TAPS + t + 1 >= shape.taps) continue;
+                if (++kx == s.kernel_x) { kx = 0; if (++ky == s.kernel_y) ky = 0, c++; }
+            }
+            weight_gradient_tile<O>(gradient, out.row() * O * s.stride_y, s.stride_x * O, input,
+                                    in.row() * s.stride_y, s.stride_x, rows, shape.conv_w, first_block && y == 0,
+                                    sums + chunk * O);
+        }
+    }
+}
+
+void write_weight_gradient(const Shape& shape, const V* sums, const Tensor4& to) {
+    const Stage& s = shape.s;
+    const Split out = tiles(s.outputs);
+    for (Int tile = 0; tile < out.count; tile++) {
+        const Int size = out.size(tile);
+        float* const first = to.data + out.start(tile) * to.strides[0];
+        Int tap = 0;
+        for (Int c = 0; c < s.channels; c++)
+            for (Int ky = 0; ky < s.kernel_y; ky++)
+                for (Int kx = 0; kx < s.kernel_x; kx++, tap++) {
+                    float* weight = first + c * to.strides[1] + ky * to.strides[2] + kx * to.strides[3];
+                    const Lane* partial = reinterpret_cast<const Lane*>(sums + tap / TAPS * size) + tap % TAPS;
+                    for (Int o = 0; o < size; o++, partial += LANES) {
+                        float total = partial[0];
+                        for (int i = TAPS; i < LANES; i += TAPS) total += partial[i];
+                        weight[o * to.strides[0]] = total;
+                    }
+                }
+        sums += size * shape.chunks();
+    }
+}
+
+// ---- what Python calls ----------------------------------------------------------------------------------------------
+
+int64_t saved_bytes(const Stage* stages, int64_t count) { return Saved(stages, count, count - 1, nullptr).bytes; }
+
+int64_t scratch_bytes(const Stage* stages, int64_t count) { return Scratch(stages, count - 1, nullptr).bytes; }
+
+void forward(const Stage* stages, int64_t count, int64_t batch, const Tensor4* input, const Parameters* parameters,
+             float* output, char* saved_blocks, char* scratch_space, int64_t keep) {
+    for (Int i = 0; i < count; i++)
+        pack(stages[i], parameters[i].weight, false, Scratch(stages, i, scratch_space).packed);
+    const Int block_bytes = saved_bytes(stages, count), outputs = Shape(stages[count - 1]).outputs();
+    for (Int first = 0; first < batch; first += LANES) {
+        const Int images = least(LANES, batch - first);
+        char* block = saved_blocks + (keep ? first / LANES * block_bytes : 0);
+        take_in(*input, first, images, Shape(stages[0]).input(), Saved(stages, count, 0, block).input);
+        for (Int i = 0; i < count; i++) {
+            const Shape shape(stages[i]);
+            const Stage& s = shape.s;
+            const Saved saved(stages, count, i, block);
+            const Correlation c = {shape.input(), s.kernel_y, s.kernel_x, s.stride_y, s.stride_x, s.pad_y, s.pad_x};
+            const float* weights = Scratch(stages, i, scratch_space).packed;
+            const Split out = tiles(s.outputs);
+            for (Int tile = 0; tile < out.count; tile++) {
+#define CALL(O)                                                                                       \
+    if (s.pool) forward_tile<O, true>(shape, c, saved, weights, parameters[i].bias, out.start(tile)); \
+    else forward_tile<O, false>(shape, c, saved, weights, parameters[i].bias, out.start(tile))
+                FOR_TILE(out.size(tile), CALL)
+#undef CALL
+                weights += out.size(tile) * shape.taps;
+            }
+        }
+        give_out(Saved(stages, count, count - 1, block).output, outputs, images, output + first * outputs);
+    }
+}
+
+void backward(const Stage* stages, int64_t count, int64_t batch, const float* output_gradient,
+              const Parameters* parameters, const Parameters* gradients, float* input_gradient, char* saved_blocks,
+              char* scratch_space) {
+    Int lowest = 0;  // the first stage that anybody wants a gradient of
+    if (!input_gradient)
+        while (lowest < count && !gradients[lowest].weight.data && !gradients[lowest].bias) lowest++;
+    for (Int i = lowest; i < count; i++) {
+        const Shape shape(stages[i]);
+        const Scratch scratch(stages, i, scratch_space);
+        if (i > lowest || input_gradient) pack(stages[i], parameters[i].weight, true, scratch.flipped);
+        for (Int v = 0; v < shape.s.outputs; v++) scratch.bias_sums[v] = V{};
+    }
+    const Shape last(stages[count - 1]);
+    const Tensor4 from = {const_cast<float*>(output_gradient), {last.outputs(), last.out_h * last.out_w, last.out_w, 1}};
+    const Int block_bytes = saved_bytes(stages, count);
+    const Int inputs = Int(stages[0].channels) * stages[0].height * stages[0].width;
+    for (Int first = 0; first < batch; first += LANES) {
+        const Int images = least(LANES, batch - first);
+        char* block = saved_blocks + first / LANES * block_bytes;
+        take_in(from, first, images, last.output(), Scratch(stages, count - 1, scratch_space).output_gradient);
+        for (Int i = count - 1; i >= lowest; i--) {
+            const Shape shape(stages[i]);
+            const Stage& s = shape.s;
+            const Saved saved(stages, count, i, block);
+            const Scratch scratch(stages, i, scratch_space);
+            const Split above = tiles(s.outputs);
+            for (Int tile = 0; tile < above.count; tile++) {
+#define CALL(O) backward_tile<O>(shape, saved, scratch, tile, gradients[i].weight.data, first == 0)
+                FOR_TILE(above.size(tile), CALL)
+#undef CALL
+            }
+            if (i == lowest && !input_gradient) break;
+            const Map below = {planes(s.channels), s.height, s.width, 0, 0};
+            const Correlation c = {shape.gradient(), s.kernel_y, s.kernel_x, 1, 1,
+                                   s.kernel_y - 1 - s.pad_y, s.kernel_x - 1 - s.pad_x};
+            const float* weights = scratch.flipped;
+            const Split out = tiles(s.channels);
+            for (Int tile = 0; tile < out.count; tile++) {
+#define CALL(O) input_gradient_tile<O>(c, scratch.gradient, weights, below, scratch.input_gradient, out.start(tile))
+                FOR_TILE(out.size(tile), CALL)
+#undef CALL
+                weights += out.size(tile) * s.outputs * s.kernel_y * s.kernel_x;
+            }
+            if (i == 0) give_out(scratch.input_gradient, inputs, images, input_gradient + first * inputs);
+        }
+    }
+    for (Int i = lowest; i < count; i++) {
+        const Shape shape(stages[i]);
+        const Scratch scratch(stages, i, scratch_space);
+        if (gradients[i].weight.data) write_weight_gradient(shape, scratch.weight_sums, gradients[i].weight);
+        if (gradients[i].bias)
+            for (Int o = 0; o < shape.s.outputs; o++) {
+                float total = 0;
+                for (Int lane = 0; lane < LANES; lane++) total += scratch.bias_sums[o][lane];
+                gradients[i].bias[o] = total;
+            }
+    }
+}
+
+// Twenty independent multiply-adds in flight: enough to hide the latency of any current CPU, few enough for registers.
+double peak(int64_t rounds) {
+#if TILE == 6
+    constexpr int chains = 20;
+#else
+    constexpr int chains = 10;
+#endif
+    V acc[chains] = {};
+    V a = 1e-9f - V{}, b = 0.999f - V{};
+    __asm__ volatile("" : "+m"(a), "+m"(b));  // hide the values: the loop must run
+    const V x = a, y = b;
+    for (int64_t r = 0; r < rounds; r++)
+#pragma GCC unroll 32
+        for (int i = 0; i < chains; i++) acc[i] = acc[i] * y + x;
+    V total = {};
+    for (int i = 0; i < chains; i++) total += acc[i];
+    __asm__ volatile("" : : "m"(total));
+    return 2.0 * LANES * chains * double(rounds);
+}
+
+}  // namespace
+
+#define NAME_(isa) kernels_##isa
+#define NAME(isa) NAME_(isa)
+#define TEXT_(isa) #isa
+#define TEXT(isa) TEXT_(isa)
+
+extern const Kernels NAME(ISA);
+const Kernels NAME(ISA) = {TEXT(ISA), LANES, saved_bytes, scratch_bytes, forward, backward, peak};

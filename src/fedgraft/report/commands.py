@@ -1,0 +1,71 @@
+"""The command lines that repeat a run or a comparison."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from fedgraft.core.errors import UserError
+from fedgraft.methods import METHODS, parse
+from fedgraft.report.study import Study
+from fedgraft.runs.compare import REFERENCES
+from fedgraft.runs.config import RunConfig
+
+_WITHOUT_EFFECT = {"workers", "device", "data_dir", "checkpoint_every"}
+_ALWAYS_SAID = {"dataset", "clients", "partition", "model", "rounds"}
+_SAID_OTHERWISE = {"method", "params", "training", "seed"}
+
+
+def repeatable(config: RunConfig) -> bool:
+    """Whether a command line can say it all: not for data, modules and methods that came from Python."""
+    own_data = config.partition == "own" and not Path(config.dataset).is_dir()
+    return config.model != "custom" and not own_data and config.method in METHODS
+
+
+def run_command(label: str, config: RunConfig) -> str:
+    """Return the command that repeats one run."""
+    name, _, changed = label.partition(":")
+    settings = [word for pair in filter(None, changed.split(",")) for word in ("--set", pair)]
+    return shlex.join(["fedgraft", "run", name, *flags(config), "--seed", str(config.seed), *settings])
+
+
+def compare_command(study: Study) -> str | None:
+    """Return the command that repeats a whole study, where one command can."""
+    seeds = study.seeds
+    complete = all(tuple(sorted(each)) == seeds for each in study.runs.values())
+    contiguous = seeds == tuple(range(seeds[0], seeds[0] + len(seeds)))
+    if not complete or not contiguous or not set(REFERENCES) <= study.runs.keys():
+        return None
+    chosen = [label for label in study.runs if label not in REFERENCES]
+    if not all(_parsable(label) for label in chosen):
+        return None
+    counted = ["--seed", str(seeds[0]), "--seeds", str(len(seeds))]
+    return shlex.join(["fedgraft", "compare", *chosen, *flags(study.config), *counted])
+
+
+def flags(config: RunConfig) -> list[str]:
+    """What the data and the model are, and every setting that differs from its default, as it is typed."""
+    return [*_changed(config, _SAID_OTHERWISE | _WITHOUT_EFFECT), *_changed(config.training, set())]
+
+
+def _changed(settings: BaseModel, skipped: set[str]) -> Iterator[str]:
+    for name, info in type(settings).model_fields.items():
+        value: Any = getattr(settings, name)
+        usual = value == info.get_default(call_default_factory=True) and name not in _ALWAYS_SAID
+        if name in skipped or usual or (name, value) == ("partition", "own"):
+            continue
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            yield flag if value else f"--no-{flag[2:]}"
+        else:
+            yield from (flag, str(value))
+
+
+def _parsable(label: str) -> bool:
+    try:
+        parse(label)
+    except UserError:
+        return False
+    return True

@@ -1,0 +1,135 @@
+"""Read run directories, comparison directories and folders of them."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from fedgraft import methods
+from fedgraft.core.errors import UserError
+from fedgraft.runs.config import RunConfig, configure, read
+from fedgraft.runs.run import Run
+
+Array = np.ndarray[Any, Any]
+
+_NEEDED = {
+    "clients", "seed", "headline", "reconstruction", "seconds", "bytes_up_per_client", "bytes_down_per_client",
+    "label_counts", "versions", "rounds", "last",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A finished run, from its directory or from memory."""
+
+    label: str
+    config: RunConfig
+    result: Mapping[str, Any]
+    observed: Mapping[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What was found, and sentences about what was left out."""
+
+    runs: list[Finished]
+    notes: list[str]
+
+
+def from_memory(run: Run) -> Finished:
+    """Take a run that was made in this process."""
+    observed = {name: tensor.numpy() for name, tensor in run.observed.items()}
+    return Finished(methods.label(run.method), run.config, run.result, observed)
+
+
+def read_all(places: Sequence[Path]) -> Reading:
+    """Read every run in ``places``; one that is named itself has to be finished, one found in a folder may be open."""
+    runs: dict[Path, Finished] = {}
+    notes = []
+    for place in places:
+        for directory in find_runs(place):
+            if (directory / "result.json").exists():
+                runs.setdefault(directory.resolve(), read_run(directory))
+                continue
+            note = (
+                f"the run in {directory} has not finished: `fedgraft watch` follows it, `fedgraft resume` continues it"
+            )
+            if directory == place:
+                raise UserError(note)
+            notes.append(note)
+    if not runs:
+        raise UserError(notes[0] if notes else "name at least one directory")
+    return Reading(list(runs.values()), notes)
+
+
+def find_runs(place: Path) -> list[Path]:
+    """The run directories in ``place``: itself, or one or two levels below it."""
+    if not place.exists():
+        raise UserError(f"there is no directory {place}")
+    if not place.is_dir():
+        raise UserError(f"{place} is a file; name the directory of a run or of a comparison")
+    if (place / "config.toml").exists():
+        return [place]
+    found = [run for folder in (place, *sorted(filter(Path.is_dir, place.iterdir()))) for run in _children(folder)]
+    if not found:
+        raise UserError(f"{place} holds no run: a run's directory has a config.toml and, when finished, a result.json")
+    return found
+
+
+def _children(folder: Path) -> Iterator[Path]:
+    """Yield the runs right below a folder, in the order of its comparison where it is one."""
+    order: list[str] = []
+    if (folder / "comparison.json").exists():
+        order = [str(row.get("method")) for row in _json(folder / "comparison.json").get("rows", [])]
+    runs = sorted(config.parent for config in folder.glob("*/config.toml"))
+    ranks = {run: _rank(read(run / "config.toml"), order) for run in runs}
+    yield from sorted(runs, key=lambda run: ranks[run])
+
+
+def _rank(settings: Mapping[str, Any], order: Sequence[str]) -> int:
+    label = _label(str(settings.get("method")), settings.get("params", {}))
+    return order.index(label) if label in order else len(order)
+
+
+def read_run(directory: Path) -> Finished:
+    """Read a finished run, or say in a sentence what is wrong with it."""
+    result = _json(directory / "result.json")
+    if missing := sorted(_NEEDED - result.keys()):
+        raise UserError(f"{directory / 'result.json'} is not the result of a run: it lacks {', '.join(missing)}")
+    try:
+        config = configure(read(directory / "config.toml"))
+    except UserError as error:
+        raise UserError(f"the run in {directory} cannot be read: {error}") from None
+    return Finished(_label(config.method, config.params), config, result, _observed(directory / "observed.safetensors"))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged: it does not hold a JSON object")
+    return value
+
+
+def _observed(path: Path) -> dict[str, Array]:
+    if not path.exists():
+        return {}
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+
+
+def _label(name: str, params: Mapping[str, Any]) -> str:
+    """The label of a comparison, also for methods that are not in the registry."""
+    try:
+        return methods.label(methods.make(name, **params))
+    except UserError:
+        return name

@@ -1,0 +1,162 @@
+"""The local engine: workers that come, work and go."""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import blobs, simulate, specification
+from torch import Tensor
+
+from fedgraft.core.client import Client
+from fedgraft.core.message import Message
+from fedgraft.core.rounds import Participation, rounds
+from fedgraft.data.federation import Federation
+from fedgraft.engines.local import ClientError, Faults, LocalEngine
+from fedgraft.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Faulty(FedAvg):
+    """Client 2 raises, or takes its worker down with it."""
+
+    deadly: bool = False
+
+    def fit(self, client: Client, received: Tensor) -> Tensor:
+        if client.id == 2:
+            if self.deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ZeroDivisionError("the client's data is odd")
+        return super().fit(client, received)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_that_raises_is_named(fed: Federation, workers: int) -> None:
+    with pytest.raises(ClientError, match=r"fedavg, round 1, client 2: .*the client's data is odd"):
+        simulate(Faulty(), fed, specification(fed), workers=workers)
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_dies_is_reported(fed: Federation) -> None:
+    with pytest.raises(ClientError, match=r"client 2: .*worker process died"):
+        simulate(Faulty(deadly=True), fed, specification(fed), workers=2)
+    assert not multiprocessing.active_children()
+
+
+@dataclass(frozen=True)
+class Shaky(FedAvg):
+    """Client 2 fails the first time it is tried in a round; the file says whether it has been."""
+
+    trace: str = ""
+    how: str = "raise"
+
+    def fit(self, client: Client, received: Tensor) -> Tensor:
+        mark = Path(f"{self.trace}-{client.round}")
+        if client.id == 2 and not mark.exists():
+            mark.touch()
+            if self.how == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "hang":
+                time.sleep(60)
+            raise ZeroDivisionError
+        return super().fit(client, received)
+
+
+@pytest.mark.parametrize(("how", "workers"), [("raise", 1), ("raise", 2), ("die", 2), ("hang", 2)])
+def test_a_client_that_failed_once_is_tried_again_in_a_fresh_worker(
+    fed: Federation, tmp_path: Path, how: str, workers: int
+) -> None:
+    _, whole, _ = simulate(FedAvg(), fed, specification(fed))
+    faults = Faults(retries=1, deadline=5.0 if how == "hang" else None)
+    done, server, _ = simulate(
+        Shaky(trace=str(tmp_path / "tried"), how=how), fed, specification(fed), workers=workers, faults=faults
+    )
+    assert torch.equal(server["weights/0"], whole["weights/0"])
+    assert not any(this.refused for this in done)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(("deadly", "workers"), [(False, 1), (False, 2), (True, 2)])
+def test_a_client_that_fails_for_good_may_be_absent(fed: Federation, deadly: bool, workers: int) -> None:
+    done, server, engine = simulate(
+        Faulty(deadly=deadly), fed, specification(fed), workers=workers, faults=Faults(then="absent")
+    )
+    for number, this in enumerate(done, start=1):
+        assert [r.client for r in this.refused] == [2]
+        assert f"fedavg, round {number}: the client failed" in this.refused[0].reason
+    assert torch.equal(engine.states[2]["own"], specification(fed).initial(2))
+    assert bool(torch.isfinite(server["weights/0"]).all())
+
+
+def test_a_worker_that_dies_between_rounds_is_replaced(fed: Federation) -> None:
+    _, whole, _ = simulate(FedAvg(), fed, specification(fed, rounds=2))
+    method, spec = FedAvg(), specification(fed, rounds=2)
+    server = method.setup(spec)
+    with LocalEngine(method, spec, fed.clients, workers=2) as engine:
+        for _ in rounds(method, server, engine, Participation(), evaluate_every=10):
+            for child in multiprocessing.active_children():
+                child.kill()
+                child.join()
+    assert torch.equal(server["weights/0"], whole["weights/0"])
+
+
+def test_more_workers_than_clients_or_cores(fed: Federation) -> None:
+    _, few, _ = simulate(FedAvg(), fed, specification(fed), workers=1)
+    _, many, _ = simulate(FedAvg(), fed, specification(fed), workers=6)
+    assert torch.equal(few["weights/0"], many["weights/0"])
+    assert not multiprocessing.active_children()
+
+
+def test_large_clients_begin_first(fed: Federation) -> None:
+    begun: list[int] = []
+
+    @dataclass(frozen=True)
+    class Noting(FedAvg):
+        def fit(self, client: Client, received: Tensor) -> Tensor:
+            begun.append(client.id)
+            return received
+
+    simulate(Noting(), fed, specification(fed, rounds=1))
+    assert begun == [2, 0, 1, 3], "31, 20, 13 and 8 samples"
+
+
+def test_a_method_and_a_model_defined_on_the_spot_reach_the_workers() -> None:
+    fed = blobs((9, 9))
+
+    @dataclass(frozen=True)
+    class Local(FedAvg):
+        def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
+            return Message(weights=torch.full_like(trained, 3.0))
+
+    _, server, _ = simulate(Local(), fed, specification(fed, rounds=1), workers=2)
+    assert set(server["weights/0"].tolist()) == {3.0}
+
+
+def test_private_figures_of_clients_that_never_joined_are_nan(fed: Federation) -> None:
+    @dataclass(frozen=True)
+    class Numbered(FedAvg):
+        def join(self, client: Client) -> None:
+            client["number"] = torch.tensor(float(client.id))
+
+        def traits(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+            return {"number": client["number"]} if "number" in client else {}
+
+    done, _, _ = simulate(Numbered(), fed, specification(fed, rounds=1), share=0.5)
+    picked = done[0].participants
+    for client, number in enumerate(done[0].observed["number"].tolist()):
+        assert number == client if client in picked else number != number
+
+
+def test_everyone_is_tested_on_all_test_samples(fed: Federation) -> None:
+    spec = specification(fed, rounds=1)
+    method = FedAvg()
+    with LocalEngine(method, spec, fed.clients, everyone=fed.everyone()) as engine:
+        server = method.setup(spec)
+        scores = engine.evaluate(0, {c: method.send(server, c) for c in range(4)})
+    assert {s.everyone["received"].total for s in scores.values() if s.everyone} == {40}
+    assert len({s.everyone["received"].correct for s in scores.values() if s.everyone}) == 1, "one global model"

@@ -1,0 +1,224 @@
+"""The kernels against PyTorch: every shape, every gradient, every instruction set that this CPU has."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedgraft.kernels import available, chain
+from fedgraft.kernels.chain import LEAKY, NONE, RELU, Step
+from fedgraft.kernels.native import Plan, library
+
+if not available():
+    pytest.skip(f"no native kernels: {library().problem}", allow_module_level=True)
+
+ISAS = {kernels.isa.decode(): kernels for kernels in library().kernels}
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[tuple[Step, ...], tuple[int, int]]:
+    """One to three steps, and an image size that survives them."""
+    height, width = size = draw(st.integers(1, 15)), draw(st.integers(1, 15))
+    channels = draw(st.integers(1, 8))
+    steps: list[Step] = []
+    for _ in range(draw(st.integers(1, 3))):
+        pad = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+        tall, wide = height + 2 * pad[0], width + 2 * pad[1]
+        kernel = draw(st.integers(1, min(tall, 7))), draw(st.integers(1, min(wide, 7)))
+        stride = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+        tall, wide = (tall - kernel[0]) // stride[0] + 1, (wide - kernel[1]) // stride[1] + 1
+        pool = draw(st.booleans()) and min(tall, wide) > 1
+        activation = draw(st.sampled_from([NONE, RELU, LEAKY]))
+        outputs = draw(st.integers(1, 14))
+        first = draw(st.booleans()) and activation != NONE
+        steps.append(Step(channels, outputs, kernel, stride, pad, pool, activation, first, 0.125))
+        channels, height, width = outputs, tall // 2 if pool else tall, wide // 2 if pool else wide
+    return tuple(steps), size
+
+
+Results = tuple[Tensor, list[Tensor]]
+
+
+def with_torch(steps: tuple[Step, ...], x: Tensor, parameters: list[Tensor], seed: int) -> Results:
+    leaves = [t.clone().requires_grad_() for t in (x, *parameters)]
+    y = leaves[0]
+    for i, step in enumerate(steps):
+        y = step.torch(y, leaves[1 + i], leaves[1 + len(steps) + i])
+    y.backward(whole_numbers(y.shape, seed).to(y.dtype))
+    return y.detach(), [t.grad for t in leaves if t.grad is not None]
+
+
+def natively(isa: str, steps: tuple[Step, ...], x: Tensor, parameters: list[Tensor], seed: int) -> Results:
+    leaves = [t.clone(memory_format=torch.preserve_format).requires_grad_() for t in (x, *parameters)]
+    count = len(steps)
+    stages = chain.stages(steps, x.shape[2], x.shape[3])
+    assert stages is not None
+    y = chain.run(Plan(stages, ISAS[isa]), steps, leaves[0], leaves[1 : 1 + count], leaves[1 + count :])
+    y.backward(whole_numbers(y.shape, seed))
+    return y.detach(), [t.grad for t in leaves if t.grad is not None]
+
+
+def whole_numbers(shape: tuple[int, ...], seed: int, limit: int = 2) -> Tensor:
+    return torch.randint(-limit, limit + 1, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def drawn(steps: tuple[Step, ...], seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(s.outputs, s.channels, *s.kernel) for s in steps]
+    weights = [torch.randn(s, generator=generator) / (s[1] * s[2] * s[3]) ** 0.5 for s in shapes]
+    return weights + [torch.randn(s[0], generator=generator) for s in shapes]
+
+
+def in_order(x: Tensor, order: str) -> Tensor:
+    if order == "batch innermost":
+        return x.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)
+    if order == "channels_last":
+        return x.contiguous(memory_format=torch.channels_last)
+    if order == "gaps":
+        return torch.stack([x, x], dim=-1)[..., 0]
+    return x.contiguous()
+
+
+ORDERS = st.sampled_from(["plain", "channels_last", "batch innermost", "gaps"])
+BATCHES = st.one_of(st.integers(1, 40), st.sampled_from([64, 65]))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(network=networks(), batch=BATCHES, order=ORDERS, seed=st.integers(0, 999))
+def test_whole_numbers_give_the_very_bits_of_torch(
+    isa: str, network: tuple[tuple[Step, ...], tuple[int, int]], batch: int, order: str, seed: int
+) -> None:
+    """Small whole numbers have no rounding, so every order of summation gives the same bits, and windows are full
+    of ties: this also proves that a tie goes to the same pixel (the first), because the gradient goes there.
+    """
+    steps, size = network
+    steps = steps[:2]  # more would leave the range in which floats are exact
+    x = in_order(whole_numbers((batch, steps[0].channels, *size), seed), order)
+    parameters = [whole_numbers(tuple(p.shape), seed + i, 1) for i, p in enumerate(drawn(steps, 0))]
+    expected, gradients = with_torch(steps, x, parameters, seed)
+    result, ours = natively(isa, steps, x, parameters, seed)
+    assert torch.equal(result, expected)
+    for mine, theirs in zip(ours, gradients, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(network=networks(), batch=BATCHES, order=ORDERS, seed=st.integers(0, 999))
+def test_rounding_is_no_worse_than_torchs(
+    isa: str, network: tuple[tuple[Step, ...], tuple[int, int]], batch: int, order: str, seed: int
+) -> None:
+    """Against float64 as the truth: at most a few times the error that PyTorch's float32 has, or 4 units in the last
+    place of the largest number, where PyTorch happens to be lucky.
+    """
+    steps, size = network
+    generator = torch.Generator().manual_seed(seed)
+    x = in_order(torch.randn((batch, steps[0].channels, *size), generator=generator), order)
+    parameters = drawn(steps, seed)
+    truth, true_gradients = with_torch(steps, x.double(), [p.double() for p in parameters], seed)
+    single, single_gradients = with_torch(steps, x, parameters, seed)
+    result, ours = natively(isa, steps, x, parameters, seed)
+    for mine, theirs, true in zip((result, *ours), (single, *single_gradients), (truth, *true_gradients), strict=True):
+        unit = torch.finfo(torch.float32).eps * max(float(true.abs().max()), 1.0)
+        wrong = float((theirs - true).abs().max())
+        if wrong > 1e-3 * max(float(true.abs().max()), 1.0):
+            continue  # float32 and float64 disagree about the winner of a pool: nothing to compare
+        assert float((mine - true).abs().max()) <= max(4 * wrong, 16 * unit)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_gradients_agree_with_finite_differences(isa: str) -> None:
+    """(f(w + h) - f(w - h)) / 2h for a smooth chain (no pool, no kink): f is at most quadratic in one weight of two
+    stacked convolutions, so the central difference is exact up to rounding.
+    """
+    steps = (
+        Step(2, 3, (3, 2), (1, 2), (1, 0), False, NONE, False, 0.0),
+        Step(3, 2, (2, 2), (1, 1), (1, 1), False, NONE, False, 0.0),
+    )
+    generator = torch.Generator().manual_seed(0)
+    x, parameters = torch.randn(5, 2, 6, 5, generator=generator), drawn(steps, 1)
+    _, (into, *gradients) = natively(isa, steps, x, parameters, 7)
+
+    def value(x: Tensor, parameters: list[Tensor]) -> float:
+        y = x.double()
+        for i, step in enumerate(steps):
+            y = step.torch(y, parameters[i].double(), parameters[2 + i].double())
+        return float((y * whole_numbers(y.shape, 7)).sum())
+
+    for index, gradient in enumerate([into, *gradients]):
+        for place in range(0, gradient.numel(), 7):
+            values = []
+            for h in (0.5, -0.5):
+                changed = [t.double() for t in (x, *parameters)]
+                changed[index] = changed[index].clone()
+                changed[index].view(-1)[place] += h
+                values.append(value(changed[0], changed[1:]))
+            assert float(gradient.reshape(-1)[place]) == pytest.approx(values[0] - values[1], rel=1e-4, abs=1e-4)
+
+
+def test_a_hand_made_pool() -> None:
+    """One 2x2 window [[1, 3], [3, 2]] under the kernel [[2]] and bias -1: 2 * 3 - 1 = 5 at the first of the threes.
+
+    So the weight's gradient is 3, the bias's 1, and the input's 2 at the upper right pixel alone.
+    """
+    steps = (Step(1, 1, (1, 1), (1, 1), (0, 0), True, RELU, False, 0.0),)
+    x = torch.tensor([[[[1.0, 3.0], [3.0, 2.0]]]])
+    for isa in ISAS:
+        y, (into, weight, bias) = natively_with_ones(
+            isa, steps, x, [torch.full((1, 1, 1, 1), 2.0), torch.tensor([-1.0])]
+        )
+        assert (float(y), float(weight), float(bias)) == (5.0, 3.0, 1.0)
+        assert into.tolist() == [[[[0.0, 2.0], [0.0, 0.0]]]]
+
+
+def natively_with_ones(isa: str, steps: tuple[Step, ...], x: Tensor, parameters: list[Tensor]) -> Results:
+    leaves = [t.clone().requires_grad_() for t in (x, *parameters)]
+    stages = chain.stages(steps, x.shape[2], x.shape[3])
+    assert stages is not None
+    count = len(steps)
+    y = chain.run(Plan(stages, ISAS[isa]), steps, leaves[0], leaves[1 : 1 + count], leaves[1 + count :])
+    y.sum().backward()
+    return y.detach(), [t.grad for t in leaves if t.grad is not None]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("activation", [NONE, RELU, LEAKY])
+@pytest.mark.parametrize("pool", [False, True])
+def test_what_is_not_finite_stays_so(isa: str, bad: float, activation: int, pool: bool) -> None:
+    """A diverging client must be noticed: NaN and infinities come out where PyTorch has them."""
+    steps = (Step(2, 3, (3, 3), (1, 1), (1, 1), pool, activation, False, 0.125),)
+    x = whole_numbers((20, 2, 8, 8), 0)
+    x[3, 1, 2, 5] = bad
+    parameters = [whole_numbers((3, 2, 3, 3), 1), whole_numbers((3,), 2)]
+    expected, gradients = with_torch(steps, x, parameters, 3)
+    result, ours = natively(isa, steps, x, parameters, 3)
+    assert torch.equal(result.nan_to_num(1.5, 2.5, 3.5), expected.nan_to_num(1.5, 2.5, 3.5))
+    for mine, theirs in zip(ours, gradients, strict=True):
+        assert torch.equal(mine.isfinite(), theirs.isfinite())
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_same_call_gives_the_same_bits_whatever_came_before(isa: str) -> None:
+    """Reused memory must not shine through: a big batch between two small ones changes nothing."""
+    steps = (
+        Step(3, 5, (5, 5), (1, 1), (2, 2), True, RELU, False, 0.0),
+        Step(5, 7, (3, 3), (2, 2), (0, 0), False, LEAKY, False, 0.1),
+    )
+    stages = chain.stages(steps, 12, 13)
+    assert stages is not None
+    plan, parameters = Plan(stages, ISAS[isa]), drawn(steps, 0)
+    small, big = torch.randn(3, 3, 12, 13), torch.randn(70, 3, 12, 13)
+
+    def everything(x: Tensor) -> list[Tensor]:
+        leaves = [t.clone().requires_grad_() for t in (x, *parameters)]
+        y = chain.run(plan, steps, leaves[0], leaves[1:3], leaves[3:])
+        y.square().sum().backward()
+        return [y.detach()] + [t.grad for t in leaves if t.grad is not None]
+
+    before = everything(small)
+    everything(big)
+    for first, again in zip(before, everything(small), strict=True):
+        assert torch.equal(first, again)

@@ -1,0 +1,113 @@
+"""The page without a browser: what it holds, what it must not hold, and how large it gets."""
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import blobs, small_network
+
+import fedgraft as fg
+from fedgraft.core.errors import UserError
+from fedgraft.report.matrices import LEVELS, MISSING, fair_share, pack
+from fedgraft.report.page import points, render, seconds, size, write
+from fedgraft.report.reading import Finished, Reading, read_all
+from fedgraft.runs.config import configure
+
+
+def data(page: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert found
+    return json.loads(found.group(1))
+
+
+def test_the_page_holds_everything_and_loads_nothing(folder: Path) -> None:
+    page = render(read_all([folder]))
+    study = data(page)[0]
+    assert [method["shown"] for method in study["methods"]] == ["local", "fedavg", "fedapa:mu=0.3", "apfl", "pfedamf*"]
+    assert [(seen["name"], seen["matrix"]) for seen in study["observed"]] == [
+        ("A", True), ("alpha", False), ("knowledge", True),
+    ]  # fmt: skip
+    assert len(study["methods"][2]["curves"]["trained"]["mean"]) == 3
+    assert "default-src &#39;none&#39;" in page
+    markup = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    assert not re.search(r"<(link|img|iframe)|src=|url\(|@import", markup)
+    assert "Our reading of the method" in markup
+
+
+def test_a_run_from_python_reports_itself(tmp_path: Path) -> None:
+    run = fg.run("fedapa", blobs(), model=small_network(), rounds=2, workers=1)
+    page = run.report(tmp_path / "deep" / "report.html").read_text()
+    assert "no run of <code>local</code>" in page
+    assert data(page)[0]["observed"][0]["shape"] == [4, 1, 4]
+    with pytest.raises(UserError, match="cannot be written"):
+        run.report(tmp_path)
+
+
+def made(label: str, seed: int, *, clients: int, rounds: int, observed: dict[str, Any], **settings: Any) -> Finished:
+    rng = np.random.default_rng(seed)
+    records = []
+    for number in range(1, rounds + 1):
+        accuracies = rng.random(clients).tolist()
+        summary = {"mean": 0.5, "pooled": 0.5, "per_client": accuracies}
+        records.append({"round": number, "bytes_up": 9, "bytes_down": 9, "received": summary, "trained": summary})
+    result = {
+        "seed": seed, "headline": "trained", "reconstruction": False, "clients": clients, "seconds": 1.0,
+        "bytes_up_per_client": 9, "bytes_down_per_client": 9, "label_counts": [[5] * 10] * clients, "rounds": records,
+        "versions": {"torch": "2"}, "last": {p: {"mean": 0.5, "pooled": 0.5} for p in ("received", "trained")},
+    }  # fmt: skip
+    config = configure({"method": label, "clients": clients, "rounds": rounds, "seed": seed, **settings})
+    return Finished(label, config, result, observed)
+
+
+def test_names_that_users_chose_are_only_text() -> None:
+    evil = '</script><img src=x onerror="alert(1)">'
+    run = made(evil, 0, clients=2, rounds=1, observed={evil: np.eye(2)[None]}, dataset=evil, model=evil)
+    page = render(Reading([run], [evil]))
+    assert "<img src=x" not in page
+    assert data(page)[0]["methods"][0]["label"] == evil
+    assert page.count("</script>") == 5, "the theme, the data and three scripts"
+
+
+def test_twenty_clients_and_fifty_rounds_stay_below_five_megabytes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    observed = {"A": rng.random((50, 20, 20)), "by layer": rng.random((50, 20, 9, 20))}
+    runs = [
+        made(label, seed, clients=20, rounds=50, observed=observed)
+        for label in ("local", "fedavg", *(f"m{i}" for i in range(8)))
+        for seed in range(3)
+    ]  # fmt: skip
+    path = write(Reading(runs, []), tmp_path / "report.html")
+    assert path.stat().st_size < 5_000_000
+
+
+def test_packing_keeps_values_and_the_first_and_the_last_round() -> None:
+    array = np.linspace(-1, 3, 40).reshape(10, 2, 1, 2)
+    array[0, 0, 0, 0] = np.nan
+    packed = pack(array, budget=10_000)
+    assert packed is not None
+    levels = np.frombuffer(base64.b64decode(packed["data"]), dtype="<u2")
+    assert levels[0] == MISSING
+    values = packed["low"] + levels[1:] / LEVELS * (packed["high"] - packed["low"])
+    np.testing.assert_allclose(values, array.ravel()[1:], atol=1e-4)
+    fewer = pack(array, budget=40)  # 4 values of 8/3 characters: 3 rounds
+    assert fewer is not None
+    assert fewer["rounds"] == [1, 6, 10] or fewer["rounds"] == [1, 5, 10]
+    assert pack(array, budget=20) is None
+
+
+def test_small_arrays_leave_room_to_large_ones() -> None:
+    small, large = np.zeros((1, 3)), np.zeros((100, 3))  # 8 and 800 characters, rounded up: 9 and 801
+    assert fair_share([large, small], 409) == 400
+    assert fair_share([large, large, small], 409) == 200
+    assert fair_share([small, large], 10_000) == 801
+    assert fair_share([], 10) == 10
+
+
+def test_numbers_for_people() -> None:
+    assert [points(value) for value in (0.0312, -0.0312, 0.0, -0.0001)] == ["+3.1", "−3.1", "0.0", "0.0"]
+    assert [size(value) for value in (12, 2048, 3.5 * 2**20)] == ["12 B", "2.0 KiB", "3.5 MiB"]
+    assert [seconds(value) for value in (1.23, 45, 600, 9000)] == ["1.2 s", "45 s", "10 min", "2 h 30 min"]

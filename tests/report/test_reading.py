@@ -1,0 +1,80 @@
+"""Run directories, comparison directories, folders of them, and what is wrong with others."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedgraft.core.errors import UserError
+from fedgraft.report.page import render
+from fedgraft.report.reading import Reading, from_memory, read_all
+from fedgraft.runs.compare import Comparison
+
+LABELS = ["local", "fedavg", "fedapa:mu=0.3", "apfl", "pfedamf"]
+
+
+def test_a_comparison_is_read_in_its_own_order(folder: Path) -> None:
+    reading = read_all([folder])
+    assert list(dict.fromkeys(run.label for run in reading.runs)) == LABELS
+    assert [run.config.seed for run in reading.runs] == [0, 1] * 5
+    assert reading.runs[4].observed["A"].shape == (3, 4, 4)
+    assert reading.notes == []
+
+
+def test_a_folder_of_comparisons_and_a_run_named_twice_give_each_run_once(folder: Path) -> None:
+    assert len(read_all([folder.parent]).runs) == 10
+    assert len(read_all([folder, folder / "local-seed0"]).runs) == 10
+    assert len(read_all([folder / "local-seed0"]).runs) == 1
+
+
+def test_memory_and_directory_give_the_same_page(comparison: Comparison, folder: Path) -> None:
+    runs = [run for each in comparison.runs.values() for run in each]
+    assert render(Reading([from_memory(run) for run in runs], [])) == render(read_all([folder]))
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    """A comparison that a test may damage."""
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def test_an_open_run_is_named_and_left_out(copy: Path) -> None:
+    (copy / "apfl-seed1" / "result.json").unlink()
+    reading = read_all([copy])
+    assert len(reading.runs) == 9
+    assert "apfl-seed1 has not finished: `fedgraft watch` follows it" in reading.notes[0]
+    assert reading.notes[0] in render(reading).replace("&#39;", "'")
+    with pytest.raises(UserError, match="has not finished"):
+        read_all([copy / "apfl-seed1"])
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:60])
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda run: _cut(run / "result.json"), "result.json is damaged"),
+        (lambda run: (run / "result.json").write_text("[]"), "does not hold a JSON object"),
+        (lambda run: (run / "result.json").write_text(json.dumps({"seed": 0})), "is not the result of a run: it lacks"),
+        (lambda run: (run / "config.toml").write_text("rounds = ["), "not a readable configuration file"),
+        (lambda run: (run / "config.toml").write_text("warp = 9"), "cannot be read: there is no setting 'warp'"),
+        (lambda run: _cut(run / "observed.safetensors"), "observed.safetensors is damaged"),
+    ],
+)
+def test_damage_is_one_sentence(copy: Path, damage: Callable[[Path], object], sentence: str) -> None:
+    run = copy / "apfl-seed0"
+    damage(run)
+    with pytest.raises(UserError, match=sentence) as caught:
+        read_all([run])
+    assert "\n" not in str(caught.value).strip()
+
+
+def test_foreign_places_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place, sentence in (("missing", "there is no directory"), ("file", "is a file"), ("", "holds no run")):
+        with pytest.raises(UserError, match=sentence):
+            read_all([tmp_path / place])

@@ -1,0 +1,95 @@
+"""Following a run from another terminal."""
+
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedgraft.core.errors import UserError
+from fedgraft.report.watch import Follower, watch
+
+
+@pytest.fixture
+def going_on(folder: Path, tmp_path: Path) -> Path:
+    """A run after its first round."""
+    run = Path(shutil.copytree(folder / "apfl-seed0", tmp_path / "run"))
+    (run / "result.json").unlink()
+    first, *_ = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text(first)
+    return run
+
+
+def append(run: Path, text: str) -> None:
+    with (run / "metrics.jsonl").open("a") as stream:
+        stream.write(text)
+
+
+def test_a_line_that_is_being_written_waits(folder: Path, going_on: Path) -> None:
+    _, second, _ = (folder / "apfl-seed0" / "metrics.jsonl").read_text().splitlines(keepends=True)
+    follower = Follower.of(going_on)
+    assert (follower.method, follower.rounds) == ("apfl", 3)
+    assert [record["round"] for record in follower.poll()] == [1]
+    append(going_on, second[:40])
+    assert follower.poll() == []
+    append(going_on, second[40:])
+    assert [record["round"] for record in follower.poll()] == [2]
+    (going_on / "metrics.jsonl").write_text("")
+    assert follower.poll() == []
+    assert follower.records == [], "a resumed run may begin before where it was"
+    append(going_on, "not json\n")
+    with pytest.raises(UserError, match="damaged"):
+        follower.poll()
+
+
+def test_plain_lines_until_the_result_is_there(
+    folder: Path, going_on: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest = (folder / "apfl-seed0" / "metrics.jsonl").read_text().splitlines(keepends=True)[1:]
+
+    def finish() -> None:
+        for line in rest:
+            time.sleep(0.05)
+            append(going_on, line)
+        (going_on / "result.json").write_text(json.dumps({}))
+
+    writer = threading.Thread(target=finish)
+    writer.start()
+    watch(going_on, Console(file=io.StringIO()), poll_seconds=0.01)
+    writer.join()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" loss")[0] for line in lines] == [f"run round {n}/3" for n in (1, 2, 3)]
+    assert "trained" in lines[0]
+
+
+def test_a_comparison_is_a_live_table(folder: Path) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    watch(folder, console, poll_seconds=0.01)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "apfl-seed1" in shown
+    assert "3/3" in shown
+    assert "done" in shown
+
+
+def test_nothing_to_follow_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no directory"):
+        watch(tmp_path / "missing", Console())
+    with pytest.raises(UserError, match="holds no run"):
+        watch(tmp_path, Console())
+
+
+def test_ctrl_c_ends_the_view_quietly(going_on: Path) -> None:
+    command = [sys.executable, "-m", "fedgraft", "watch", str(going_on)]
+    view = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert view.stdout is not None
+    assert "round 1/3" in view.stdout.readline()
+    view.send_signal(signal.SIGINT)
+    _, errors = view.communicate(timeout=60)
+    assert (view.returncode, errors) == (0, "")

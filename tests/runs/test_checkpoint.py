@@ -1,0 +1,192 @@
+"""Interrupted runs go on to the same bits; damaged checkpoints are noticed."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import small_network
+
+import fedgraft as fg
+from fedgraft.core.errors import UserError
+from fedgraft.core.rounds import Round
+from fedgraft.data.federation import Federation
+from fedgraft.runs import checkpoint
+from fedgraft.runs.run import Run
+
+SETTINGS = {"rounds": 5, "lr": 0.1, "batch_size": 8, "participation": 0.75, "momentum_buffers": "kept"}
+
+
+class Interrupt:
+    """Stops a run from inside, after a number of rounds."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def begin(self, run: Run) -> None: ...
+
+    def round(self, run: Run, this: Round) -> None:
+        if this.number + 1 == self.after:
+            raise KeyboardInterrupt
+
+    def end(self, run: Run) -> None: ...
+
+
+def interrupted(fed: Federation, place: Path, method: str = "fedapa", after: int = 3) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        fg.run(
+            method, fed, model=small_network(), out=place, watchers=[Interrupt(after)], workers=1, checkpoint_every=1,
+            **SETTINGS,
+        )  # fmt: skip
+    return place
+
+
+def same(one: Run, two: Run) -> None:
+    assert one.server is not None
+    assert two.server is not None
+    for name in one.server:
+        assert torch.equal(one.server[name], two.server[name]), name
+    for client, state in one._states.items():
+        for name, tensor in state.items():
+            assert torch.equal(tensor, two._states[client][name]), name
+    for a, b in zip(one.records, two.records, strict=True):
+        assert a["trained"] == b["trained"]
+        assert a["participants"] == b["participants"]
+
+
+@pytest.mark.parametrize("method", ["fedapa", "fedper", "local"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_resumed_run_ends_in_the_same_bits(fed: Federation, tmp_path: Path, method: str, workers: int) -> None:
+    whole = fg.run(method, fed, model=small_network(), workers=1, out=tmp_path / "whole", **SETTINGS)
+    place = interrupted(fed, tmp_path / "torn", method)
+    resumed = fg.resume(place, fed, model=small_network(), workers=workers)
+    same(whole, resumed)
+    observed = [(tmp_path / d / "observed.safetensors") for d in ("whole", "torn")]
+    if method == "fedapa":
+        assert observed[0].read_bytes() == observed[1].read_bytes()
+    written = json.loads((place / "result.json").read_text())
+    assert [r["round"] for r in written["rounds"]] == [1, 2, 3, 4, 5]
+
+
+def test_the_last_two_are_kept(fed: Federation, tmp_path: Path) -> None:
+    place = interrupted(fed, tmp_path / "run", after=4)
+    assert sorted(p.name for p in (place / "checkpoints").iterdir()) == ["round-000003", "round-000004"]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "missing"])
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(
+    fed: Federation, tmp_path: Path, damage: str
+) -> None:
+    whole = fg.run("fedapa", fed, model=small_network(), workers=1, **SETTINGS)
+    place = interrupted(fed, tmp_path / "run")
+    newest = place / "checkpoints" / "round-000003"
+    file = newest / "clients.safetensors"
+    if damage == "truncate":
+        file.write_bytes(file.read_bytes()[:-10])
+    elif damage == "flip":
+        data = bytearray(file.read_bytes())
+        data[-5] ^= 1
+        file.write_bytes(bytes(data))
+    elif damage == "manifest":
+        (newest / "manifest.json").write_text("{")
+    else:
+        file.unlink()
+    resumed = fg.resume(place, fed, model=small_network(), workers=1)
+    assert len(resumed.notes) == 1
+    assert "round-000003" in resumed.notes[0]
+    assert "an older one is used" in resumed.notes[0]
+    same(whole, resumed)
+
+
+def test_with_every_checkpoint_gone_it_begins_again(fed: Federation, tmp_path: Path) -> None:
+    whole = fg.run("fedapa", fed, model=small_network(), workers=1, **SETTINGS)
+    place = interrupted(fed, tmp_path / "run")
+    shutil.rmtree(place / "checkpoints")
+    same(whole, fg.resume(place, fed, model=small_network(), workers=1))
+
+
+def test_what_cannot_be_resumed_is_said(fed: Federation, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no run"):
+        fg.resume(tmp_path)
+    place = interrupted(fed, tmp_path / "run")
+    with pytest.raises(UserError, match="cannot change lr"):
+        fg.resume(place, fed, model=small_network(), lr=1.0)
+    manifest = place / "checkpoints" / "round-000003" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99'))
+    with pytest.raises(UserError, match="format 99"):
+        fg.resume(place, fed, model=small_network())
+    manifest.write_text(manifest.read_text().replace('"format": 99', '"format": 1'))
+    fg.resume(place, fed, model=small_network(), workers=1)
+    with pytest.raises(UserError, match="complete"):
+        fg.resume(place, fed, model=small_network())
+
+
+def test_a_directory_belongs_to_one_process(fed: Federation, tmp_path: Path) -> None:
+    from fedgraft.runs.run import locked
+
+    place = interrupted(fed, tmp_path / "run")
+    with locked(place), pytest.raises(UserError, match="another process is working in"):
+        fg.resume(place, fed, model=small_network())
+
+
+def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = checkpoint.Checkpoint(1, {"w": torch.ones(3)}, {0: {"own": torch.zeros(2)}}, [{}])
+    checkpoint.write(tmp_path, good)
+
+    def full_disk(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.write(tmp_path, checkpoint.Checkpoint(2, good.server, good.clients, [{}, {}]))
+    monkeypatch.undo()
+    found, complaints = checkpoint.read(tmp_path)
+    assert found is not None
+    assert (found.round, complaints) == (1, [])
+
+
+def digest(run: Path) -> str:
+    place = max((run / "checkpoints").glob("round-*"))
+    return hashlib.sha256((place / "clients.safetensors").read_bytes()).hexdigest()
+
+
+COMMAND = [
+    sys.executable, "-m", "fedgraft", "run", "fedapa", "--clients", "4", "--partition", "iid", "--rounds", "12",
+    "--checkpoint-every", "1", "--evaluate-every", "100", "--workers", "2",
+]  # fmt: skip
+
+
+def first_rounds(process: "subprocess.Popen[bytes]", run: Path, rounds: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if (run / "checkpoints" / f"round-{rounds:06d}").exists():
+            return
+        time.sleep(0.01)
+    raise AssertionError("the run did not get that far")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_stopped_program_goes_on_where_it_was(tmp_path: Path, number: int, code: int) -> None:
+    subprocess.run([*COMMAND, "--out", "whole"], cwd=tmp_path, check=True, capture_output=True)
+    process = subprocess.Popen([*COMMAND, "--out", "torn"], cwd=tmp_path, stderr=subprocess.PIPE)
+    first_rounds(process, tmp_path / "torn", 2)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert b"Traceback" not in errors
+    assert not (tmp_path / "torn" / "result.json").exists()
+    done = subprocess.run(
+        [sys.executable, "-m", "fedgraft", "resume", "torn", "--workers", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+    )
+    assert b"pooled" in done.stdout
+    assert digest(tmp_path / "torn") == digest(tmp_path / "whole")
