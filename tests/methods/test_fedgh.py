@@ -151,7 +151,7 @@ def test_extractors_may_differ_but_not_heads(fed: Federation) -> None:
 
 def test_a_head_with_dropout_maps_and_statistics_is_trained_the_same_way_twice(fed: Federation) -> None:
     def build() -> nn.Module:
-        head = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Dropout(), nn.Linear(6, CLASSES))
+        head = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(), nn.AvgPool1d(3), nn.Flatten(), nn.Linear(2, CLASSES))
         return nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3)), head)
 
     spec = replace(specification(fed), architectures=(Architecture(build, fed.example, head="2"),))

@@ -106,7 +106,7 @@ class FedGPA(Aligned):
     def setup(self, spec: Spec) -> Server:
         everybody = {name: value.expand(spec.clients, *value.shape).clone() for name, value in self.start(spec).items()}
         own = torch.eye(spec.clients, dtype=torch.float64)
-        return Server(spec, **everybody, alpha=own, beta=own)
+        return Server(spec, **everybody, alpha=own, beta=own.clone())
 
     def send(self, server: Server, client: ClientId) -> Message:
         return Message(**{name: server[name][client] for name in ("extractor", "head", "prototypes", "known")})
