@@ -1,7 +1,7 @@
 """A client: its private named tensors, and the tools with which a method works on its data."""
 
 import copy
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,10 +12,10 @@ from torch import Tensor
 from fedgraft.core import streams
 from fedgraft.core.model import Architecture, Layout, Model, Part
 from fedgraft.core.samples import ClientData, Samples
+from fedgraft.core.state import Holder, State
 from fedgraft.core.training import Loss, Phase, Training, Update, batches, descend, step
 
 ClientId = int
-State = dict[str, Tensor]
 Predictor = Callable[[Tensor], Tensor]
 
 
@@ -34,7 +34,7 @@ class Workbench:
         return self._models[key]
 
 
-class Client(MutableMapping[str, Tensor]):
+class Client(Holder):
     """One client in one round.
 
     As a mapping it is the client's private state: named tensors that never leave it, and all that a checkpoint
@@ -70,22 +70,6 @@ class Client(MutableMapping[str, Tensor]):
         twin = copy.copy(self)
         twin._state = {name: tensor.clone() for name, tensor in self._state.items()}
         return twin
-
-    # the private state
-    def __getitem__(self, name: str) -> Tensor:
-        return self._state[name]
-
-    def __setitem__(self, name: str, value: Tensor) -> None:
-        self._state[name] = value.detach()
-
-    def __delitem__(self, name: str) -> None:
-        del self._state[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state)
-
-    def __len__(self) -> int:
-        return len(self._state)
 
     @property
     def own(self) -> Tensor:

@@ -7,7 +7,7 @@ a frozen dataclass of hyper-parameters and holds no state: the server's state is
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedgraft.core import bank
+from fedgraft.core import bank, streams
 from fedgraft.core.client import Client, ClientId, Predictor
 from fedgraft.core.errors import UserError
 from fedgraft.core.message import Field, Message
 from fedgraft.core.model import Architecture, Layout, Model, Part
+from fedgraft.core.state import Holder
 from fedgraft.core.training import Phase, Training
 
 
@@ -65,31 +66,16 @@ class Spec:
         return sizes[0]
 
 
-class Server(MutableMapping[str, Tensor]):
+class Server(Holder):
     """The server's state: named tensors, and all that a checkpoint holds of it."""
 
     def __init__(self, spec: Spec, **state: Tensor) -> None:
         self.spec, self.round = spec, 0
-        self._state: dict[str, Tensor] = dict(state)
+        self._state = dict(state)
 
     def restore(self, state: Mapping[str, Tensor], round: int) -> None:
         """Become what the server was after ``round`` rounds."""
         self._state, self.round = dict(state), round
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._state[name]
-
-    def __setitem__(self, name: str, value: Tensor) -> None:
-        self._state[name] = value.detach()
-
-    def __delitem__(self, name: str) -> None:
-        del self._state[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state)
-
-    def __len__(self) -> int:
-        return len(self._state)
 
 
 Inbox = Mapping[ClientId, Message]
@@ -139,6 +125,11 @@ class Method:
     def waves(self, server: Server, round: int, picked: Sequence[ClientId]) -> Iterable[Sequence[ClientId]]:
         """Groups of clients served one after another; each group's replies are merged before the next is served."""
         return [picked]
+
+    def in_turn(self, server: Server, round: int, picked: Sequence[ClientId]) -> list[Sequence[ClientId]]:
+        """Waves of one client each, in random order: for servers that learn from one client after another."""
+        turn = streams.generator(server.spec.seed, self.name, "order", round).permutation(len(picked))
+        return [[picked[i]] for i in turn]
 
     def send(self, server: Server, client: ClientId) -> Message:
         """Return the message for a client. It changes nothing, for it serves training and evaluation."""

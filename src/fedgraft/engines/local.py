@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from fedgraft.core import exchange, streams
-from fedgraft.core.client import Client, ClientId, State, Workbench
+from fedgraft.core.client import Client, ClientId, Workbench
 from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Spec
 from fedgraft.core.samples import ClientData, Samples
+from fedgraft.core.state import State
 
 Task = Literal["train", "evaluate"]
 

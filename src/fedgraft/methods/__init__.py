@@ -125,7 +125,7 @@ def _range(rules: Mapping[str, Any]) -> str:
         return " | ".join(map(str, rules["choices"]))
     low, high, above = rules.get("low"), rules.get("high"), rules.get("above")
     if above is not None:
-        return f"> {above:g}"
+        return f"> {above:g}" + ("" if high is None else f", <= {high:g}")
     if low is not None and high is not None:
         return f"{low:g} .. {high:g}"
     return f">= {low:g}" if low is not None else ""

@@ -34,7 +34,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedgraft.core import bank, streams
+from fedgraft.core import bank
 from fedgraft.core.client import ClientId
 from fedgraft.core.message import Message
 from fedgraft.core.method import Inbox, Method, Server, Spec, hyper
@@ -78,8 +78,7 @@ class FedAPA(Method):
     def waves(self, server: Server, round: int, picked: Sequence[ClientId]) -> Iterable[Sequence[ClientId]]:
         if self.order == "snapshot":
             return [picked]
-        turn = streams.generator(server.spec.seed, self.name, "order", round).permutation(len(picked))
-        return [[picked[i]] for i in turn]
+        return self.in_turn(server, round, picked)
 
     def send(self, server: Server, client: ClientId) -> Message:
         return Message(weights=bank.mix(server["A"][client], server["bank"]))

@@ -38,7 +38,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedgraft.core.client import Client, ClientId, Predictor
-from fedgraft.core.features import class_means, features
+from fedgraft.core.features import class_means, features, pooled_means
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Server, Spec, hyper
 from fedgraft.core.model import Model
@@ -87,13 +87,12 @@ class FedProto(Local):
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         # G_c <- sum_i n_ic mu_ic / sum_i n_ic
-        mu = torch.stack([message["prototypes"] for message in inbox.values()]).to(torch.float64)
+        mu = torch.stack([message["prototypes"] for message in inbox.values()])
         n = torch.stack([message["counts"] for message in inbox.values()])
         n = n if self.weighting == "samples" else n.clamp(max=1)
-        total, G = n.sum(0), server["prototypes"]
-        means = torch.einsum("ic,icd->cd", n.to(mu.dtype), mu) / total.clamp(min=1)[:, None]
-        server["prototypes"] = torch.where(total[:, None] > 0, means.to(G.dtype), G)
-        server["known"] = server["known"] | (total > 0)
+        held = n.sum(0) > 0
+        server["prototypes"] = torch.where(held[:, None], pooled_means(mu, n), server["prototypes"])
+        server["known"] = server["known"] | held
 
     # ---- client half
     def assemble(self, client: Client, message: Message) -> Tensor:

@@ -98,8 +98,7 @@ class PFedHN(Method):
     def waves(self, server: Server, round: int, picked: Sequence[ClientId]) -> Iterable[Sequence[ClientId]]:
         if self.order == "averaged":
             return [picked]
-        turn = streams.generator(server.spec.seed, self.name, "order", round).permutation(len(picked))
-        return [[picked[i]] for i in turn]
+        return self.in_turn(server, round, picked)
 
     def write(self, state: Mapping[str, Tensor], client: ClientId) -> Tensor:
         """theta_i = h(v_i; phi)."""

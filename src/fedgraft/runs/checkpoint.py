@@ -18,8 +18,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedgraft.core.client import ClientId, State
+from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
+from fedgraft.core.state import State
 
 FORMAT = 1
 KEPT = 2

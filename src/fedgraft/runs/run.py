@@ -18,12 +18,12 @@ from torch import nn
 
 from fedgraft import kernels, methods, models
 from fedgraft.core import exchange
-from fedgraft.core.client import State
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Architecture
 from fedgraft.core.model import Model as LiveModel
 from fedgraft.core.rounds import Participation, Round, rounds
+from fedgraft.core.state import State
 from fedgraft.core.training import Training
 from fedgraft.data.federation import Federation, federate
 from fedgraft.engines.local import Faults, LocalEngine, Workshop, single_thread
