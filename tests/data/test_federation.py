@@ -102,3 +102,9 @@ def test_impossible_wishes() -> None:
         federate("digits", clients=0)
     with pytest.raises(UserError, match="validation is a share"):
         federate("digits", clients=2, partition="iid", validation=1.5)
+
+
+def test_a_folder_does_not_hide_a_dataset_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "digits").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert federate("digits", clients=2, partition="iid").classes == 10

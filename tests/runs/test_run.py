@@ -124,3 +124,13 @@ def test_a_comparison_has_local_and_fedavg_and_the_same_data_for_all(tmp_path: P
     saved = json.loads((tmp_path / "all" / "comparison.json").read_text())
     assert [row["method"] for row in saved["rows"]] == list(rows)
     assert (tmp_path / "all" / "fedapa-mu=0.3-seed1" / "result.json").exists()
+
+
+def test_a_saved_partition_stays_in_the_configuration(tmp_path: Path) -> None:
+    from fedgraft.data.datasets import load
+
+    digits = load("digits")
+    file = str(tmp_path / "split.json")
+    fg.Dirichlet(0.5).split(digits.y_train, digits.y_test, 3, 7).save(file)
+    run = fg.run("local", clients=3, partition=file, rounds=1, workers=1)
+    assert run.config.partition == file

@@ -13,6 +13,7 @@ from fedgraft.core import streams
 from fedgraft.core.errors import UserError
 from fedgraft.core.samples import ClientData, Preparation, Samples
 from fedgraft.data.datasets import Dataset, load
+from fedgraft.data.datasets.entries import ENTRIES
 from fedgraft.data.partition import Partition, Scheme, parse
 
 Array = np.ndarray[Any, Any]
@@ -87,7 +88,7 @@ def federate(
     and mirror images in training, ``resize`` scales images to that many pixels a side. A ``partition`` that ends in
     .json is a saved one. A folder as ``dataset`` holds one .npz file for each site, and is not split further.
     """
-    if isinstance(dataset, str | Path) and Path(dataset).is_dir():
+    if isinstance(dataset, str | Path) and str(dataset) not in ENTRIES and Path(dataset).is_dir():
         return own_data(read_sites(Path(dataset)), name=Path(dataset).name, seed=seed, validation=validation)
     source = dataset if isinstance(dataset, Dataset) else load(dataset, None if data_dir is None else Path(data_dir))
     if clients < 1:

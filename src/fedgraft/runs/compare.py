@@ -14,7 +14,7 @@ from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
 from fedgraft.runs import results
 from fedgraft.runs.config import RunConfig, configure
-from fedgraft.runs.run import Model, Run, Watcher, _federation, _fresh_directory, run
+from fedgraft.runs.run import Model, Run, Watcher, _federation, _fresh_directory, _plan, start
 
 REFERENCES = ("local", "fedavg")
 Result = Mapping[str, Any]
@@ -170,7 +170,9 @@ def compare(
         for name, method in members.items():
             folder = re.sub(r"[^\w.+=-]+", "-", f"{name}-seed{seed}")
             place = None if directory is None else directory / folder
-            comparison.runs[name].append(run(method, fed, model=model, config=this, out=place, watchers=watchers))
+            plan = _plan(method, fed, this, model, given=federation is not None)
+            comparison.config = plan.config.model_copy(update={"seed": first, "method": config.method, "params": {}})
+            comparison.runs[name].append(start(plan, place, watchers))
     if directory is not None:
         results.write_json(directory / "comparison.json", comparison.to_json())
     return comparison

@@ -118,12 +118,16 @@ def run(
         config = configure(settings, recipe_name=recipe)
     if isinstance(method, str):
         method = methods.make(method, **config.params)
-    if federation is None:
-        federation = _federation(config)
-    plan = _plan(method, federation, config, model)
+    given = federation is not None
+    plan = _plan(method, federation or _federation(config), config, model, given=given)
+    return start(plan, None if out is None else Path(out), watchers)
+
+
+def start(plan: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
+    """Carry a planned run out, in a fresh directory if one is wanted."""
     if out is None:
         return _conduct(plan, list(watchers), None)
-    plan.directory = _fresh_directory(Path(out))
+    plan.directory = _fresh_directory(out)
     with locked(plan.directory):
         results.write_bytes(plan.directory / "config.toml", tomli_w.dumps(_plain(plan.config)).encode())
         return _conduct(plan, list(watchers), None)
@@ -150,9 +154,7 @@ def resume(
     if not (place / "config.toml").exists():
         raise UserError(f"{place} holds no run: there is no config.toml in it")
     config = configure(read_settings(place / "config.toml"), changes)
-    if federation is None:
-        federation = _federation(config)
-    plan = _plan(methods.make(config.method, **config.params), federation, config, model)
+    plan = _plan(methods.make(config.method, **config.params), federation or _federation(config), config, model)
     plan.directory = place
     with locked(place):
         found, complaints = checkpoint.read(place / "checkpoints")
@@ -161,8 +163,10 @@ def resume(
         return _conduct(plan, list(watchers), found)
 
 
-def _plan(method: Method, federation: Federation, config: RunConfig, model: Model | None) -> Run:
-    """Check that everything fits before anything is written or trained."""
+def _plan(
+    method: Method, federation: Federation, config: RunConfig, model: Model | None, *, given: bool = False
+) -> Run:
+    """Check that everything fits before anything is written or trained; ``given``: the federation is the caller's."""
     architectures, assignment, name = _architectures(config, federation, model)
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
@@ -173,8 +177,8 @@ def _plan(method: Method, federation: Federation, config: RunConfig, model: Mode
         if architecture.outputs < federation.classes:
             raise UserError(f"the model has {architecture.outputs} outputs for {federation.classes} classes")
     known = {"method": method.name, "params": method.parameters(), "model": name, "clients": len(federation)}
-    known |= {"dataset": config.dataset if federation.name in config.dataset else federation.name}
-    known |= {"partition": federation.partition}
+    if given:
+        known |= {"dataset": federation.name, "partition": federation.partition}
     return Run(method, federation, config.model_copy(update=known), spec)
 
 

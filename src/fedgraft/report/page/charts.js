@@ -122,12 +122,23 @@ const Charts = (() => {
     ];
   }
 
+  // What the vertical axis has to hold: everything, or, closer in, how the methods beside FedAvg end.
+  function heights(study, state, shown) {
+    const others = shown.filter((index) => study.methods[index].label !== "fedavg");
+    const closer = state.zoom && others.length > 0;
+    const curves = (closer ? others : shown).flatMap((index) => Object.values(study.methods[index].curves));
+    return curves.flatMap((curve) => {
+      const reach = (sign) =>
+        curve[state.figure].map((mean, i) => mean + (state.bands ? sign * curve[`${state.figure}Deviation`][i] : 0));
+      const values = [...reach(-1), ...reach(1)];
+      return closer ? values.filter((_, i) => i % curve.rounds.length >= curve.rounds.length / 2) : values;
+    });
+  }
+
   function convergence(study, state, theme, width, point) {
     const shown = range(study.methods.length).filter((index) => state.visible.has(index));
     const curve = (index) => study.methods[index].curves[point];
-    const extent = ["received", "trained"].flatMap((each) =>
-      shown.flatMap((index) => study.methods[index].curves[each][state.figure].slice(state.zoom ? -1 : 0)),
-    );
+    const extent = heights(study, state, shown);
     const rounds = [...new Set(shown.flatMap((index) => curve(index).rounds))].sort((a, b) => a - b);
     const at = (index, round) => curve(index)[state.figure][curve(index).rounds.indexOf(round)];
     const bands = state.bands
@@ -166,7 +177,7 @@ const Charts = (() => {
         yAxis: axis(theme, "Test accuracy (%)", {
           type: "value",
           vertical: true,
-          ...(extent.length ? bounds(extent, state.zoom ? 2 : 10) : {}),
+          ...(extent.length ? bounds(extent, state.zoom ? 5 : 10) : {}),
         }),
         tooltip: {
           ...base.tooltip,
@@ -206,7 +217,11 @@ const Charts = (() => {
           data: gains.map((_, i) => i),
           axisLine: { onZero: false, lineStyle: { color: theme.line } },
         }),
-        yAxis: axis(theme, "Gain over Local (percentage points)", { type: "value", vertical: true }),
+        yAxis: axis(theme, "Gain over Local (percentage points)", {
+          type: "value",
+          vertical: true,
+          boundaryGap: ["10%", "10%"],
+        }),
         tooltip: {
           ...base.tooltip,
           trigger: "axis",

@@ -77,7 +77,7 @@
         seed: 0,
         figure: "mean",
         zoom: false,
-        bands: data.seeds.length > 1 && data.methods.length <= 8,
+        bands: data.seeds.length > 1 && data.methods.length <= 4,
         benefit: Math.max(0, best),
         observed: 0,
         slice: 0,
