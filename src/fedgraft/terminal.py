@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedgraft.core.rounds import Round
@@ -32,9 +32,12 @@ class Display:
     def __enter__(self) -> "Display":
         if self.console.is_terminal:
             columns = (
-                TextColumn("{task.description}"), BarColumn(bar_width=18), TextColumn("{task.fields[figures]}"),
-                TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            )  # fmt: skip
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=10),
+                TextColumn("{task.fields[figures]}"),
+                TimeRemainingColumn(),
+                TextColumn("left"),
+            )
             self._progress = Progress(*columns, console=self.console, transient=True)
             self._progress.start()
             self._bar = self._progress.add_task("preparing", total=None, figures="")
