@@ -4,6 +4,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import blobs, small_network
@@ -134,3 +135,15 @@ def test_a_saved_partition_stays_in_the_configuration(tmp_path: Path) -> None:
     fg.Dirichlet(0.5).split(digits.y_train, digits.y_test, 3, 7).save(file)
     run = fg.run("local", clients=3, partition=file, rounds=1, workers=1)
     assert run.config.partition == file
+
+
+def test_a_folder_of_sites_has_no_partition_and_can_be_repeated(fed: Federation, tmp_path: Path) -> None:
+    (tmp_path / "sites").mkdir()
+    for number, client in enumerate(fed.clients):
+        arrays = {"x_train": client.train.inputs, "y_train": client.train.labels}
+        arrays |= {"x_test": client.test.inputs, "y_test": client.test.labels}
+        np.savez(tmp_path / "sites" / f"{number}.npz", **{name: tensor.numpy() for name, tensor in arrays.items()})
+    run = fg.run("local", dataset=str(tmp_path / "sites"), out=tmp_path / "one", **QUICK)
+    assert run.config.partition == "own"
+    again = fg.run(config=configure(read(tmp_path / "one" / "config.toml")), method="local", out=tmp_path / "two")
+    assert again.records[-1]["trained"] == run.records[-1]["trained"]

@@ -18,6 +18,8 @@ from fedgraft.data.partition import Partition, Scheme, parse
 
 Array = np.ndarray[Any, Any]
 Normalisation = Literal["half", "standard"]
+OWN = "own"
+"""The partition of data that was never split: it lies at its sites."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +147,7 @@ def own_data(
     shapes = {tuple(member.train.inputs.shape[1:]) for member in members}
     if len(shapes) > 1:
         raise UserError(f"the sites' samples have different shapes: {', '.join(map(str, sorted(shapes)))}")
-    return Federation(name, tuple(members), classes or largest + 1, "own", seed)
+    return Federation(name, tuple(members), classes or largest + 1, OWN, seed)
 
 
 def read_sites(folder: Path) -> list[Site]:

@@ -25,7 +25,7 @@ from fedgraft.core.model import Model as LiveModel
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.core.training import Training
-from fedgraft.data.federation import Federation, federate
+from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.engines.local import Faults, LocalEngine, Workshop, single_thread
 from fedgraft.runs import checkpoint, results
 from fedgraft.runs.checkpoint import Checkpoint
@@ -179,6 +179,8 @@ def _plan(
     known = {"method": method.name, "params": method.parameters(), "model": name, "clients": len(federation)}
     if given:
         known |= {"dataset": federation.name, "partition": federation.partition}
+    elif federation.partition == OWN:
+        known |= {"partition": OWN}
     return Run(method, federation, config.model_copy(update=known), spec)
 
 
