@@ -135,6 +135,19 @@ def test_bits_do_not_depend_on_workers_or_evaluation(fed: Federation, name: str)
     assert_same_bits(final_bits(*plain), final_bits(*rarely))
 
 
+def test_torchs_own_random_numbers_are_keyed_too(fed: Federation) -> None:
+    def dropping() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Dropout(0.5), torch.nn.Linear(5, 3))
+
+    spec = specification(fed, rounds=2, build=dropping)
+    _, alone, _ = simulate(FedAvg(), fed, spec)
+    torch.manual_seed(99)
+    _, again, _ = simulate(FedAvg(), fed, spec)
+    _, parallel, _ = simulate(FedAvg(), fed, spec, workers=2)
+    assert torch.equal(alone["weights/0"], again["weights/0"])
+    assert torch.equal(alone["weights/0"], parallel["weights/0"])
+
+
 def test_another_seed_gives_other_bits(fed: Federation) -> None:
     _, one, _ = simulate(FedAvg(), fed, specification(fed, seed=0))
     _, two, _ = simulate(FedAvg(), fed, specification(fed, seed=1))
@@ -170,6 +183,20 @@ def test_evaluation_leaves_no_trace(fed: Federation, workers: int) -> None:
     _, *honest = simulate(FedPer(), fed, spec, evaluate_every=10)
     _, *tested = simulate(Trespasser(), fed, spec, workers=workers)
     assert_same_bits(final_bits(*honest), final_bits(*tested))
+
+
+def test_the_two_points_do_not_see_each_other(fed: Federation) -> None:
+    @dataclass(frozen=True)
+    class Forgetful(FedAvg):
+        def personal(self, client: Client, message: Message, trained: Tensor | None = None) -> Predictor:
+            predict = super().personal(client, message, trained)
+            client.own.zero_()
+            return predict
+
+    spec = specification(fed, rounds=2)
+    honest, *_ = simulate(FedAvg(), fed, spec)
+    tested, *_ = simulate(Forgetful(), fed, spec)
+    assert tested[-1].test["trained"] == honest[-1].test["trained"]
 
 
 def test_send_may_not_change_the_server(fed: Federation) -> None:

@@ -38,20 +38,23 @@ def one_step(**settings: Any) -> dict[str, Any]:
 
 
 def test_one_step_by_hand(fed: Federation) -> None:
-    # w = 0, v = 2, alpha = 1/2, so m = 1 and grad f(m) = -2 in each of 53 weights; learning rate .1
-    # w = 0 + .1 3,  v = 2 + .1 1/2 2,  alpha = 1/2 - .001 * 53 * (2 - 0) * (-2)
-    client = placed(fed, specification(fed, **one_step()), v=2.0, alpha=0.5)
-    w = Bowl(eta_alpha=0.001).fit(client, torch.zeros(53))
-    assert w.tolist() == pytest.approx([0.3] * 53)
-    assert client["v"].tolist() == pytest.approx([2.1] * 53)
-    assert float(client["alpha"]) == pytest.approx(0.712)
+    # w = 0, v = 2, alpha = 1/2 in each of 53 weights, learning rate .1: w = 0 + .1 3 = .3
+    # sequential: m = 1.15, grad f(m) = -1.85, v = 2 + .1 1/2 1.85, alpha = 1/2 + .001 * 53 * (2 - .3) * 1.85
+    # simultaneous: m = 1, grad f(m) = -2, v = 2 + .1 1/2 2, alpha = 1/2 + .001 * 53 * (2 - 0) * 2
+    for order, v, alpha in (("sequential", 2.0925, 0.666685), ("simultaneous", 2.1, 0.712)):
+        client = placed(fed, specification(fed, **one_step()), v=2.0, alpha=0.5)
+        w = Bowl(eta_alpha=0.001, order=order).fit(client, torch.zeros(53))  # type: ignore[arg-type]
+        assert w.tolist() == pytest.approx([0.3] * 53)
+        assert client["v"].tolist() == pytest.approx([v] * 53)
+        assert float(client["alpha"]) == pytest.approx(alpha)
 
 
 def test_when_alpha_learns(fed: Federation) -> None:
-    # second step of "step": w = .3, v = 2.1, alpha = .712, m = 1.5816, slope 53 * 1.8 * (-1.4184)
+    # second step of "step": w = .57, v = 2.0925, alpha = .666685, m = alpha v + (1 - alpha) w, slope 53 (v - w) (m - 3)
     spec = specification(fed, **one_step(batch_size=10))  # 20 samples: two steps
-    second = 0.712 + 0.001 * 53 * 1.8 * 1.4184
-    for adapt, expected in (("round", 0.712), ("step", second), ("never", 0.5)):
+    first = 0.666685
+    second = first - 0.001 * 53 * (2.0925 - 0.57) * (first * 2.0925 + (1 - first) * 0.57 - 3)
+    for adapt, expected in (("round", first), ("step", second), ("never", 0.5)):
         client = placed(fed, spec, v=2.0, alpha=0.5)
         Bowl(eta_alpha=0.001, adapt=adapt).fit(client, torch.zeros(53))  # type: ignore[arg-type]
         assert float(client["alpha"]) == pytest.approx(expected)
@@ -69,17 +72,19 @@ def test_alpha_is_clipped(fed: Federation, v: float, expected: float) -> None:
 def test_alpha_s_step_size_is_the_run_s_unless_given(fed: Federation) -> None:
     client = placed(fed, specification(fed, **one_step(lr=0.002, lr_decay=0.5)), v=2.0, alpha=0.5)
     client.round = 1
-    Bowl().fit(client, torch.zeros(53))
+    Bowl(order="simultaneous").fit(client, torch.zeros(53))
     assert float(client["alpha"]) == pytest.approx(0.712)
 
 
-def test_both_derivatives(fed: Federation) -> None:
+@pytest.mark.parametrize("order", ["sequential", "simultaneous"])
+def test_both_derivatives(fed: Federation, order: Any) -> None:
     spec = specification(fed, build=lambda: small_network()().double(), **one_step())
     w, v, alpha = spec.initial(0), spec.initial(0, independent=True), torch.tensor(0.3, dtype=torch.float64)
     client = visit(fed, spec)
     client["v"], client["alpha"] = v, alpha
     x, y = client.data.train.batch(slice(None))
-    APFL(eta_alpha=0.01).fit(client, w.clone())
+    stepped = APFL(eta_alpha=0.01, order=order).fit(client, w.clone())
+    w = stepped if order == "sequential" else w
     model = spec.architectures[0].model()
 
     def f(v: Tensor, alpha: Tensor) -> float:

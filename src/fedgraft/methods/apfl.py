@@ -5,18 +5,19 @@ Deng, Kamani, Mahdavi. Adaptive Personalized Federated Learning. arXiv 2003.1346
 Symbols: w_i the client's copy of the global model w, v_i its private model, alpha_i in [0, 1] its mixing weight,
 m_i = alpha_i v_i + (1 - alpha_i) w_i its personal model, b a batch, eta the run's learning rate.
 
-Local step, all gradients at the weights before it
+Local step
 
     w_i     <- w_i - eta grad f(w_i; b)
     v_i     <- v_i - eta alpha_i grad f(m_i; b)
-    alpha_i <- clip(alpha_i - eta_alpha <v_i - w_i, grad f(m_i; b)>, 0, 1)
+    alpha_i <- clip(alpha_i - eta_alpha <v_i - w_i, grad f(m_i; b)>, 0, 1)      v_i and m_i as before the step
 
 The server averages the w_i: the global model is FedAvg's, whatever the private models do.
 
 Readings
 - Mixture: the paper mixes weights; the authors' code mixes outputs, and so do libraries that follow it. We mix
   weights, BatchNorm statistics included. The statistics of v_i are those that m_i gathers.
-- Order: as printed, w_i and v_i step from the same point; the authors' code steps w_i first.
+- Order: as in the authors' code, w_i steps first, and m_i is made with the new w_i (``sequential``).
+  ``order="simultaneous"`` lets both step from the same point.
 - When alpha learns: the authors' code, where it adapts at all, does so at the first step of a round
   (``adapt="round"``); other code at every step (``"step"``). ``"never"`` keeps the first alpha.
 - How alpha learns: public code combines gradients at two points with an extra pull 0.02 alpha towards zero. We take
@@ -36,7 +37,7 @@ from fedgraft.core.client import Client, Predictor
 from fedgraft.core.message import Message
 from fedgraft.core.method import hyper
 from fedgraft.core.model import Model
-from fedgraft.core.training import step
+from fedgraft.core.training import Training, step
 from fedgraft.methods.fedavg import FedAvg
 
 
@@ -53,6 +54,11 @@ class APFL(FedAvg):
     adapt: Literal["round", "step", "never"] = hyper(
         "round", "when alpha learns: once a round, at every step, never", choices=("round", "step", "never")
     )
+    order: Literal["sequential", "simultaneous"] = hyper(
+        "sequential",
+        "the private model's step sees the shared one's, or both start from the same point",
+        choices=("sequential", "simultaneous"),
+    )
     eta_alpha: float | None = hyper(None, "step size of alpha; none: the run's learning rate", low=0.0)
 
     # ---- client half
@@ -66,23 +72,35 @@ class APFL(FedAvg):
         eta_alpha = client.rate if self.eta_alpha is None else self.eta_alpha
         adapting = self.adapt != "never"
 
+        batch: tuple[Tensor, Tensor]
+
         def loss(model: Model, x: Tensor, y: Tensor) -> Tensor:
-            nonlocal adapting
-            w, alpha = model.vector[parameters], client["alpha"]
-            value = self.loss(client, model, x, y)
+            nonlocal batch
+            batch = x, y
             mixture.module.train(model.module.training)
+            return self.loss(client, model, x, y)
+
+        def private_step(w: Tensor) -> None:
+            nonlocal adapting
+            alpha = client["alpha"]
             mixture.vector[parameters] = torch.lerp(w, v, alpha)
             # the private branch must leave w's random numbers (dropout) alone
             with torch.random.fork_rng(devices=[]):
-                gradient = mixture.differentiate(self.loss(client, mixture, x, y))
+                gradient = mixture.differentiate(self.loss(client, mixture, *batch))
             if adapting:
                 client["alpha"] = (alpha - eta_alpha * torch.dot(v - w, gradient)).clamp(0, 1)
                 adapting = self.adapt == "step"
             step(v, gradient.mul_(alpha), client.settings, client.rate, velocity)
-            return value
+
+        def update(w: Tensor, gradient: Tensor, settings: Training, rate: float, momentum: Tensor) -> None:
+            if self.order == "simultaneous":
+                private_step(w)
+            step(w, gradient, settings, rate, momentum)
+            if self.order == "sequential":
+                private_step(w)
 
         with client.momentum("v") as velocity:
-            trained = client.train(received, loss, self.plan(client))
+            trained = client.train(received, loss, self.plan(client), update=update)
         private = client.trained(mixture, start)
         private[parameters] = v
         client["v"] = private
