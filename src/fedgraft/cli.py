@@ -141,7 +141,7 @@ def run(
 
     from fedgraft import methods
     from fedgraft.runs.run import run as start
-    from fedgraft.terminal import Display, run_table
+    from fedgraft.terminal import Display
 
     made = methods.make(full.method, **full.params)
     directory = out or _default_directory(f"{full.method}-{Path(full.dataset).stem}-seed{full.seed}")
@@ -151,11 +151,7 @@ def run(
         done = start(made, config=full, out=directory, watchers=watchers)
     if report:
         typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
-    if as_json:
-        typer.echo(json.dumps(done.result))
-    else:
-        _console(stderr=False).print(run_table(done))
-        typer.echo(f"run directory: {directory}")
+    _show(done, as_json)
 
 
 @app.command()
@@ -206,16 +202,12 @@ def resume(
 ) -> None:
     """Go on with an interrupted run, to the same bits."""
     from fedgraft.runs.run import resume as go_on
-    from fedgraft.terminal import Display, run_table
+    from fedgraft.terminal import Display
 
     with Display(_console()) as display:
         changes: dict[str, Any] = {} if workers is None else {"workers": workers}
         done = go_on(directory, watchers=[display], **changes)
-    if as_json:
-        typer.echo(json.dumps(done.result))
-    else:
-        _console(stderr=False).print(run_table(done))
-        typer.echo(f"run directory: {directory}")
+    _show(done, as_json)
 
 
 @app.command()
@@ -352,18 +344,18 @@ def partition(
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Tell what this installation has: versions, cores, kernels."""
-    import os
     import platform
 
     import torch
 
     from fedgraft import kernels
+    from fedgraft.engines.local import cores
 
     facts = {
         "fedgraft": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "cuda": torch.cuda.is_available(),
         "kernels": kernels.describe(),
     }
@@ -382,6 +374,17 @@ def version_flag(
     if version:
         typer.echo(f"fedgraft {__version__}")
         raise typer.Exit
+
+
+def _show(done: Any, as_json: bool) -> None:
+    """Print what a run gave."""
+    from fedgraft.terminal import run_table
+
+    if as_json:
+        typer.echo(json.dumps(done.result))
+    else:
+        _console(stderr=False).print(run_table(done))
+        typer.echo(f"run directory: {done.directory}")
 
 
 def _trackers(kinds: Sequence[str] | None, stack: ExitStack) -> list[Any]:

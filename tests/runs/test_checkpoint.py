@@ -129,7 +129,7 @@ def test_what_cannot_be_resumed_is_said(fed: Federation, tmp_path: Path) -> None
 
 
 def test_a_directory_belongs_to_one_process(fed: Federation, tmp_path: Path) -> None:
-    from fedgraft.runs.run import locked
+    from fedgraft.runs.directory import locked
 
     place = interrupted(fed, tmp_path / "run")
     with locked(place), pytest.raises(UserError, match="another process is working in"):

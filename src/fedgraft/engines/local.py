@@ -338,6 +338,11 @@ def _unpack(data: bytes) -> Any:
     return pickle.loads(data)
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def own_random_state() -> Iterator[None]:
     """Leave the caller's torch generator as it was."""

@@ -8,19 +8,19 @@ from typing import Any
 from pydantic import BaseModel
 
 from fedgraft.core.errors import UserError
+from fedgraft.data.federation import OWN
 from fedgraft.methods import METHODS, parse
 from fedgraft.report.study import Study
 from fedgraft.runs.compare import REFERENCES
-from fedgraft.runs.config import RunConfig
+from fedgraft.runs.config import MACHINE, RunConfig
 
-_WITHOUT_EFFECT = {"workers", "device", "data_dir", "checkpoint_every"}
 _ALWAYS_SAID = {"dataset", "clients", "partition", "model", "rounds"}
 _SAID_OTHERWISE = {"method", "params", "training", "seed"}
 
 
 def repeatable(config: RunConfig) -> bool:
     """Whether a command line can say it all: not for data, modules and methods that came from Python."""
-    own_data = config.partition == "own" and not Path(config.dataset).is_dir()
+    own_data = config.partition == OWN and not Path(config.dataset).is_dir()
     return config.model != "custom" and not own_data and config.method in METHODS
 
 
@@ -47,14 +47,14 @@ def compare_command(study: Study) -> str | None:
 
 def flags(config: RunConfig) -> list[str]:
     """What the data and the model are, and every setting that differs from its default, as it is typed."""
-    return [*_changed(config, _SAID_OTHERWISE | _WITHOUT_EFFECT), *_changed(config.training, set())]
+    return [*_changed(config, _SAID_OTHERWISE | MACHINE), *_changed(config.training, set())]
 
 
-def _changed(settings: BaseModel, skipped: set[str]) -> Iterator[str]:
+def _changed(settings: BaseModel, skipped: frozenset[str] | set[str]) -> Iterator[str]:
     for name, info in type(settings).model_fields.items():
         value: Any = getattr(settings, name)
         usual = value == info.get_default(call_default_factory=True) and name not in _ALWAYS_SAID
-        if name in skipped or usual or (name, value) == ("partition", "own"):
+        if name in skipped or usual or (name, value) == ("partition", OWN):
             continue
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):

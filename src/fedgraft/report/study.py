@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 from fedgraft.core.evaluation import Point
 from fedgraft.report.reading import Finished
 from fedgraft.runs.compare import REFERENCES, Row, Spread, benefits, last_accuracies, rows
-from fedgraft.runs.config import RunConfig
+from fedgraft.runs.config import MACHINE, RunConfig
 
 MIB = 1024 * 1024
-_NOT_THE_SETTING = {
-    "method", "params", "seed", "workers", "device", "data_dir", "checkpoint_every", "evaluate_every", "global_test",
-}  # fmt: skip
+_NOT_THE_SETTING = MACHINE | {"method", "params", "seed", "evaluate_every", "global_test"}
 
 
 class Value(NamedTuple):

@@ -12,9 +12,10 @@ from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
-from fedgraft.runs import results
+from fedgraft.runs import directory, results, setting
 from fedgraft.runs.config import RunConfig, configure
-from fedgraft.runs.run import Model, Run, Watcher, _federation, _fresh_directory, _plan, start
+from fedgraft.runs.run import Run, Watcher, plan, start
+from fedgraft.runs.setting import Model
 
 REFERENCES = ("local", "fedavg")
 Result = Mapping[str, Any]
@@ -162,17 +163,16 @@ def compare(
     config = config or configure(settings, recipe_name=recipe)
     members = contestants(chosen)
     first = config.seed
-    directory = None if out is None else _fresh_directory(Path(out))
+    place = None if out is None else directory.fresh(Path(out))
     comparison = Comparison(config, tuple(range(first, first + seeds)), {name: [] for name in members})
     for seed in comparison.seeds:
         this = config.model_copy(update={"seed": seed})
-        fed = _federation(this) if federation is None else federation(seed)
+        fed = setting.federation(this) if federation is None else federation(seed)
         for name, method in members.items():
             folder = re.sub(r"[^\w.+=-]+", "-", f"{name}-seed{seed}")
-            place = None if directory is None else directory / folder
-            plan = _plan(method, fed, this, model, given=federation is not None)
-            comparison.config = plan.config.model_copy(update={"seed": first, "method": config.method, "params": {}})
-            comparison.runs[name].append(start(plan, place, watchers))
-    if directory is not None:
-        results.write_json(directory / "comparison.json", comparison.to_json())
+            planned = plan(method, fed, this, model, given=federation is not None)
+            comparison.config = planned.config.model_copy(update={"seed": first, "method": config.method, "params": {}})
+            comparison.runs[name].append(start(planned, None if place is None else place / folder, watchers))
+    if place is not None:
+        results.write_json(place / "comparison.json", comparison.to_json())
     return comparison

@@ -100,6 +100,10 @@ class RunConfig(BaseModel):
         return value
 
 
+MACHINE = frozenset({"workers", "device", "data_dir", "checkpoint_every", "retries", "failed_client", "deadline"})
+"""Settings of the machine, not of the experiment: a run may go on, and be compared, under others."""
+
+
 def participation_range(text: str) -> tuple[float, float]:
     """Read ``0.5`` or ``0.6..1``."""
     low, dots, high = text.partition("..")

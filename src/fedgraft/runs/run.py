@@ -1,41 +1,32 @@
 """Run a method on a federation: from Python, and from the command line through the same door."""
 
-import copy
-import importlib
-import json
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import tomli_w
 import torch
 from torch import nn
 
-from fedgraft import kernels, methods, models
+from fedgraft import kernels, methods
 from fedgraft.core import exchange
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method, Server, Spec
-from fedgraft.core.model import Architecture
 from fedgraft.core.model import Model as LiveModel
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.core.training import Training
-from fedgraft.data.federation import OWN, Federation, federate
-from fedgraft.engines.local import Faults, LocalEngine, Workshop, single_thread
-from fedgraft.runs import checkpoint, results
+from fedgraft.data.federation import OWN, Federation
+from fedgraft.engines.local import Faults, LocalEngine, Workshop, cores, single_thread
+from fedgraft.runs import checkpoint, directory, results, setting
 from fedgraft.runs.checkpoint import Checkpoint
-from fedgraft.runs.config import RunConfig, configure, participation_range
+from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
+from fedgraft.runs.setting import Model
 from fedgraft.version import __version__
 
 AUTO_SECONDS = 20.0
-
-Model = nn.Module | Callable[[], nn.Module]
 
 
 class Watcher(Protocol):
@@ -119,22 +110,22 @@ def run(
     if isinstance(method, str):
         method = methods.make(method, **config.params)
     given = federation is not None
-    plan = _plan(method, federation or _federation(config), config, model, given=given)
-    return start(plan, None if out is None else Path(out), watchers)
+    planned = plan(method, federation or setting.federation(config), config, model, given=given)
+    return start(planned, None if out is None else Path(out), watchers)
 
 
-def start(plan: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
+def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run out, in a fresh directory if one is wanted."""
     if out is None:
-        return _conduct(plan, list(watchers), None)
-    plan.directory = _fresh_directory(out)
-    with locked(plan.directory):
-        results.write_bytes(plan.directory / "config.toml", tomli_w.dumps(_plain(plan.config)).encode())
-        return _conduct(plan, list(watchers), None)
+        return _conduct(run, list(watchers), None)
+    run.directory = directory.fresh(out)
+    with directory.locked(run.directory):
+        directory.write_config(run.directory, run.config)
+        return _conduct(run, list(watchers), None)
 
 
 def resume(
-    directory: str | Path,
+    place: str | Path,
     federation: Federation | None = None,
     *,
     model: Model | None = None,
@@ -143,31 +134,29 @@ def resume(
 ) -> Run:
     """Go on with a run that was interrupted, from its newest whole checkpoint, to the same bits.
 
-    ``federation`` and ``model`` are needed if the run was given objects of its own. ``changes`` may set what does not
-    alter the result: ``workers``, ``device``, ``checkpoint_every``.
+    ``federation`` and ``model`` are needed if the run was given objects of its own. ``changes`` may set what is the
+    machine's and not the run's: ``workers``, ``device``, ``checkpoint_every`` and so on.
     """
-    place = Path(directory)
-    if surplus := set(changes) - {"workers", "device", "checkpoint_every"}:
+    place = Path(place)
+    if surplus := set(changes) - MACHINE:
         raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another run")
     if (place / "result.json").exists():
         raise UserError(f"the run in {place} is complete; there is nothing to resume")
     if not (place / "config.toml").exists():
         raise UserError(f"{place} holds no run: there is no config.toml in it")
     config = configure(read_settings(place / "config.toml"), changes)
-    plan = _plan(methods.make(config.method, **config.params), federation or _federation(config), config, model)
-    plan.directory = place
-    with locked(place):
+    run = plan(methods.make(config.method, **config.params), federation or setting.federation(config), config, model)
+    run.directory = place
+    with directory.locked(place):
         found, complaints = checkpoint.read(place / "checkpoints")
-        plan.notes += complaints
-        plan.records = _recorded(place, found.round if found else 0)
-        return _conduct(plan, list(watchers), found)
+        run.notes += complaints
+        run.records = directory.recorded(place, found.round if found else 0)
+        return _conduct(run, list(watchers), found)
 
 
-def _plan(
-    method: Method, federation: Federation, config: RunConfig, model: Model | None, *, given: bool = False
-) -> Run:
+def plan(method: Method, federation: Federation, config: RunConfig, model: Model | None, *, given: bool = False) -> Run:
     """Check that everything fits before anything is written or trained; ``given``: the federation is the caller's."""
-    architectures, assignment, name = _architectures(config, federation, model)
+    architectures, assignment, name = setting.architectures(config, federation, model)
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
         classes=federation.classes, rounds=config.rounds, seed=config.seed,
@@ -204,7 +193,7 @@ def _conduct(run: Run, watchers: list[Watcher], start: Checkpoint | None) -> Run
             everyone=run.federation.everyone() if config.global_test else None,
             faults=Faults(config.retries, config.failed_client, config.deadline),
         ) as engine,
-        _metrics(run) as metrics,
+        directory.metrics(run.directory, run.records) as metrics,
     ):
         if start is not None:
             server.restore(start.server, start.round)
@@ -237,48 +226,6 @@ def _due(config: RunConfig, done: int, seconds: float) -> bool:
     return config.checkpoint_every > 0 and (done % config.checkpoint_every == 0 or done == config.rounds)
 
 
-@contextmanager
-def _metrics(run: Run) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Lend a writer of metrics.jsonl, which begins with the rounds that a resumed run already has."""
-    if run.directory is None:
-        yield lambda _: None
-        return
-    results.write_bytes(run.directory / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in run.records).encode())
-    with (run.directory / "metrics.jsonl").open("a", encoding="utf-8") as stream:
-
-        def write(record: Mapping[str, Any]) -> None:
-            stream.write(json.dumps(record) + "\n")
-            stream.flush()
-
-        yield write
-
-
-def _recorded(directory: Path, rounds_done: int) -> list[dict[str, Any]]:
-    """Read the records of the rounds before a checkpoint; a torn last line is of a later round."""
-    try:
-        lines = (directory / "metrics.jsonl").read_text("utf-8").splitlines()[:rounds_done]
-        records = [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        raise UserError(f"{directory / 'metrics.jsonl'} is damaged: {error}") from None
-    if [record.get("round") for record in records] != list(range(1, rounds_done + 1)):
-        raise UserError(f"{directory / 'metrics.jsonl'} lacks rounds that the checkpoint has")
-    return records
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Keep a run's directory to one process."""
-    import fcntl
-
-    with (directory / "lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"another process is working in {directory}") from None
-        yield
-    (directory / "lock").unlink(missing_ok=True)
-
-
 def _result(run: Run, seconds: float) -> dict[str, Any]:
     config = run.config
     up, down = results.per_message(run.records)
@@ -306,89 +253,10 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
     }
 
 
-def _federation(config: RunConfig) -> Federation:
-    return federate(
-        config.dataset, config.clients, config.partition, config.seed,
-        validation=config.validation, normalise=config.normalise, augment=config.augment, resize=config.resize,
-        data_dir=config.data_dir,
-    )  # fmt: skip
-
-
-def _architectures(
-    config: RunConfig, federation: Federation, model: Model | None
-) -> tuple[tuple[Architecture, ...], tuple[int, ...], str]:
-    """Return the distinct architectures, which client has which, and how the configuration names them."""
-    example = federation.example
-    if model is None and ":" in config.model and "." in config.model.partition(":")[0]:
-        model = _imported(config.model)
-    if model is not None:
-        name = config.model if ":" in config.model else "custom"
-        build = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
-        return (_architecture(build, example, config, config.head, name),), (0,) * len(federation), name
-    shape, classes = federation.input_shape, federation.classes
-    name = models.resolve(config.model, shape, classes)
-    fleet = models.fleet(name, len(federation))
-    kinds = list(dict.fromkeys(fleet))
-    architectures = tuple(
-        _architecture(partial(models.build, kind, shape, classes), example, config, config.head or "head", kind)
-        for kind in kinds
-    )
-    return architectures, tuple(kinds.index(kind) for kind in fleet), name
-
-
-def _architecture(
-    build: Callable[[], nn.Module], example: torch.Tensor, config: RunConfig, head: str | None, name: str
-) -> Architecture:
-    """Let our kernels run what they can of the module, if they compute the same on an example."""
-    with torch.random.fork_rng(devices=[]):
-        found = kernels.accelerate(build(), example, config.kernels).chains
-    if config.device != "cpu" or not found:
-        return Architecture(build, example, head, name)
-
-    def accelerated() -> nn.Module:
-        return kernels.accelerate(build(), choice=config.kernels).module
-
-    return Architecture(accelerated, example, head, name)
-
-
-def _imported(path: str) -> Callable[[], nn.Module]:
-    """Read ``package.module:function``."""
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"the model {path!r} cannot be imported: {error}") from None
-    if not callable(found):
-        raise UserError(f"{path!r} is not a function that builds a module")
-    return found  # type: ignore[no-any-return]
-
-
 def _workers(config: RunConfig, spec: Spec) -> int:
+    """How many worker processes: as told, or one for each core."""
     if config.workers != "auto":
         return config.workers
     if config.device != "cpu":
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, spec.clients))
-
-
-def _fresh_directory(path: Path) -> Path:
-    """Make a run's directory, and never write into somebody else's."""
-    if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
-        raise UserError(f"{path} is there already and not empty; name another directory with --out")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"the directory {path} cannot be made: {error.strerror}") from None
-    return path
-
-
-def _plain(config: RunConfig) -> Mapping[str, Any]:
-    """The configuration as TOML has it: without what is not set."""
-
-    def without_none(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: without_none(inner) for key, inner in value.items() if inner is not None}
-        return value
-
-    return without_none(config.model_dump())  # type: ignore[no-any-return]
+    return max(1, min(cores(), spec.clients))
