@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo deploy-demo test lint format bench bench-peers trials clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedgraft compare fedper fedapa --dataset digits --clients 10 --partition dirichlet:0.1 --rounds 30 --lr 0.05 --seeds 3
 
+deploy-demo: $(VENV)/installed-flower
+	$(BIN)/fedgraft deploy demo
+
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -18,7 +21,19 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy
 
 bench: $(VENV)/installed-dev
-	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/kernels.py --quick
+	$(BIN)/python -m benchmarks
+
+# other libraries on the same work, each installed into .bench/
+bench-peers: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks peers
+
+# reliability by hand: 10,000 cases for each reader, 50 kills, 1,000 rounds, every deliberate break (docs/reliability.md)
+trials: $(VENV)/installed-dev
+	$(BIN)/python -W ignore -m trials.fuzz
+	$(BIN)/python -m trials.crash
+	$(BIN)/python -m trials.soak
+	$(BIN)/python -m trials.mutations
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
@@ -30,9 +45,13 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
+$(VENV)/installed-flower: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[flower]'
+	touch $@
+
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -24,6 +24,7 @@ _PLACES = {
     "fedgraft.data.datasets": ["Dataset"],
     "fedgraft.data.federation": ["Federation", "Site", "federate", "own_data"],
     "fedgraft.data.partition": ["Dirichlet", "Partition", "Pathological"],
+    "fedgraft.deploy.model": ["load_model"],
     "fedgraft.methods.apfl": ["APFL"],
     "fedgraft.methods.apple": ["APPLE"],
     "fedgraft.methods.dbe": ["DBE"],

@@ -1,20 +1,19 @@
 """The command line. Heavy imports wait until a command needs them, so that help answers at once."""
 
-import inspect
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
-from pydantic.fields import FieldInfo
 
 from fedgraft.core.errors import UserError
-from fedgraft.runs.config import RunConfig, TrainingConfig, configure, read
+from fedgraft.deploy import commands as deploy
+from fedgraft.flags import ConfigFile, Json, Recipe, Report, Set, Track, default_directory, with_settings
+from fedgraft.runs.config import configure, read
 from fedgraft.version import __version__
 
 app = typer.Typer(
@@ -25,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Json = Annotated[bool, typer.Option("--json", help="Print the facts for programs.")]
+app.add_typer(deploy.app)
 DataDir = Annotated[str | None, typer.Option("--data-dir", help="Folder with <name>.npz files.")]
 
 
@@ -43,74 +42,12 @@ def main() -> None:
         typer.echo(f"fedgraft: {error}", err=True)
         sys.exit(2)
     except StoppedError as stopped:
-        typer.echo("fedgraft: stopped; `fedgraft resume DIR` goes on from the last checkpoint of a run", err=True)
+        typer.echo("fedgraft: stopped; `fedgraft resume DIR` goes on with a run or a comparison", err=True)
         sys.exit(stopped.code)
 
 
 def _stop(number: int, _: object) -> None:
     raise StoppedError(128 + number)
-
-
-PANELS = {
-    "dataset data_dir clients partition validation normalise augment resize": "Data",
-    "model head kernels": "Model",
-    "rounds seed participation evaluate_every global_test checkpoint_every": "Rounds",
-    "workers retries failed_client deadline device": "Machine",
-}
-
-
-def _option(name: str, info: FieldInfo) -> inspect.Parameter:
-    """Make a flag of a setting."""
-    kind: Any = info.annotation
-    choices = get_args(kind)
-    if get_origin(kind) is Literal or any(get_origin(choice) is Literal for choice in choices) or kind is dict:
-        kind = str
-    elif choices:
-        kind = next(choice for choice in choices if choice is not NoneType)
-    default = info.get_default(call_default_factory=True)
-    words = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
-    text = (info.description or "") + (f" ({', '.join(words)})" if words else "")
-    text += "" if default is None else f" (default {str(default).lower() if kind is bool else default})"
-    flag = "--" + name.replace("_", "-")
-    panel = next((title for names, title in PANELS.items() if name in names.split()), "Local training")
-    declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[
-            kind | None, typer.Option(declaration, help=text, show_default=False, rich_help_panel=panel)
-        ],
-    )
-
-
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one flag for each setting of a run; the command gets those that were typed as ``settings``."""
-    skipped = {"method", "params", "training"}
-    flags = [_option(n, info) for n, info in RunConfig.model_fields.items() if n not in skipped]
-    flags += [_option(n, info) for n, info in TrainingConfig.model_fields.items()]
-    own = inspect.signature(command).parameters
-
-    def typed(**values: Any) -> None:
-        given = {flag.name: values.pop(flag.name) for flag in flags}
-        command(**values, settings={name: value for name, value in given.items() if value is not None})
-
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for n, p in own.items() if n != "settings"]
-    typed.__signature__ = inspect.Signature([*parameters, *flags])  # type: ignore[attr-defined]
-    typed.__name__, typed.__doc__ = command.__name__, command.__doc__
-    return typed
-
-
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A hyper-parameter of the method, as name=value.", metavar="NAME=VALUE"),
-]
-Recipe = Annotated[str | None, typer.Option("--recipe", help="Settings of a paper: fedapa, apple, fedppa, fedgpa.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings; flags override it.")]
-Report = Annotated[bool, typer.Option("--report", help="Also write report.html into the directory.")]
-Track = Annotated[
-    list[str] | None, typer.Option("--track", help="Also tell tensorboard or mlflow how it goes.", metavar="TRACKER")
-]
 
 
 @app.command()
@@ -144,7 +81,7 @@ def run(
     from fedgraft.terminal import Display
 
     made = methods.make(full.method, **full.params)
-    directory = out or _default_directory(f"{full.method}-{Path(full.dataset).stem}-seed{full.seed}")
+    directory = out or default_directory(f"{full.method}-{Path(full.dataset).stem}-seed{full.seed}")
     console = _console()
     with ExitStack() as stack:
         watchers = [*_trackers(track, stack), stack.enter_context(Display(console))]
@@ -174,39 +111,42 @@ def compare(
     full = configure(read(config) if config else {}, settings, recipe_name=recipe)
 
     from fedgraft.methods import METHODS
+    from fedgraft.runs.compare import Agenda, contestants
     from fedgraft.runs.compare import compare as start
-    from fedgraft.runs.compare import contestants
-    from fedgraft.terminal import Display, comparison_table
+    from fedgraft.terminal import Display
 
     chosen = list(METHODS) if methods == ["all"] else list(methods or [])
-    everybody = contestants(chosen)
-    directory = out or _default_directory(f"compare-{Path(full.dataset).stem}-{full.partition.replace(':', '')}")
+    agenda = Agenda(full, contestants(chosen), tuple(range(full.seed, full.seed + seeds)))
+    directory = out or default_directory(f"compare-{Path(full.dataset).stem}-{full.partition.replace(':', '')}")
     console = _console()
     with ExitStack() as stack:
-        watchers = [*_trackers(track, stack), stack.enter_context(Display(console, total_runs=len(everybody) * seeds))]
+        display = stack.enter_context(Display(console, total_runs=agenda.left(directory)))
+        watchers = [*_trackers(track, stack), display]
         done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers)
     if report:
         typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
-    if as_json:
-        typer.echo(json.dumps(done.to_json()))
-    else:
-        _console(stderr=False).print(comparison_table(done))
-        typer.echo(f"comparison directory: {directory}")
+    _show_comparison(done, directory, as_json)
 
 
 @app.command()
 def resume(
-    directory: Annotated[Path, typer.Argument(help="Directory of an interrupted run.")],
+    directory: Annotated[Path, typer.Argument(help="Directory of an interrupted run or comparison.")],
     workers: Annotated[str | None, typer.Option(help="Worker processes; the result does not depend on them.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with an interrupted run, to the same bits."""
-    from fedgraft.runs.run import resume as go_on
+    """Go on with an interrupted run or comparison, to the same bits."""
+    from fedgraft.runs import compare, run
     from fedgraft.terminal import Display
 
+    changes: dict[str, Any] = {} if workers is None else {"workers": workers}
+    if (directory / compare.AGENDA).exists():
+        left = compare.Agenda.read(directory, changes).left(directory)
+        with Display(_console(), total_runs=left) as display:
+            comparison = compare.resume(directory, watchers=[display], **changes)
+        _show_comparison(comparison, directory, as_json)
+        return
     with Display(_console()) as display:
-        changes: dict[str, Any] = {} if workers is None else {"workers": workers}
-        done = go_on(directory, watchers=[display], **changes)
+        done = run.resume(directory, watchers=[display], **changes)
     _show(done, as_json)
 
 
@@ -271,7 +211,8 @@ def methods(
     console.print(f"[bold]{this['name']}[/]{mark}\n{this['idea']}", highlight=False)
     console.print(f"\n{this['citation'] or 'no single source'}", highlight=False)
     where = f"at `{this['headline']}`" + ("" if this["reconstruction"] else ", as in its paper")
-    console.print(f"\nsends     {this['sends']}\nmeasured  {where}", highlight=False)
+    averages = this["averages"] or "nothing; --averaging does not apply"
+    console.print(f"\nsends     {this['sends']}\naverages  {averages}\nmeasured  {where}", highlight=False)
     if this["parameters"]:
         columns = {"name": "parameter", "default": "default", "range": "range", "doc": "meaning"}
         console.print(facts_table(this["parameters"], columns))
@@ -387,20 +328,23 @@ def _show(done: Any, as_json: bool) -> None:
         typer.echo(f"run directory: {done.directory}")
 
 
+def _show_comparison(done: Any, directory: Path, as_json: bool) -> None:
+    """Print what a comparison gave."""
+    from fedgraft.terminal import comparison_table
+
+    if as_json:
+        typer.echo(json.dumps(done.to_json()))
+    else:
+        _console(stderr=False).print(comparison_table(done))
+        typer.echo(f"comparison directory: {directory}")
+
+
 def _trackers(kinds: Sequence[str] | None, stack: ExitStack) -> list[Any]:
     if not kinds:
         return []
     from fedgraft.trackers import tracker
 
     return [stack.enter_context(tracker(kind)) for kind in dict.fromkeys(kinds)]
-
-
-def _default_directory(name: str) -> Path:
-    """Return runs/<name>, with a number behind it where that is taken."""
-    candidate, number = Path("runs") / name, 2
-    while candidate.exists():
-        candidate, number = Path("runs") / f"{name}-{number}", number + 1
-    return candidate
 
 
 def _console(*, stderr: bool = True) -> Any:

@@ -105,7 +105,8 @@ def comparison_table(comparison: Tabular) -> Table:
         caption="accuracy in %: mean over clients and pooled over samples, last round"
         + (", ± deviation over seeds" if len(comparison.seeds) > 1 else "")
         + "\ngain: clients better off than alone, at the method's own point (bold)"
-        + ("\n* our reading of the method" if any(row.reconstruction for row in rows) else ""),
+        + ("\n* our reading of the method" if any(row.reconstruction for row in rows) else "")
+        + (f"\nreplies refused: {_refused(rows)}" if any(row.refused for row in rows) else ""),
         box=box.SIMPLE,
         padding=(0, 0, 0, 1),
     )
@@ -125,6 +126,10 @@ def comparison_table(comparison: Tabular) -> Table:
             f"{row.seconds:.0f}" if row.seconds >= 10 else f"{row.seconds:.1f}",
         )
     return table
+
+
+def _refused(rows: Sequence[Row]) -> str:
+    return ", ".join(f"{row.refused} of {row.method}" for row in rows if row.refused)
 
 
 def run_table(run: Run) -> Table:

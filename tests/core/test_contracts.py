@@ -1,17 +1,20 @@
 """The eight contracts of the engine. Each test drives a method that breaks one, or would notice if the engine did."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import pytest
 import torch
-from conftest import blobs, simulate, specification
+from conftest import blobs, simulate, specification, visit
 from torch import Tensor
 
 from fedgraft.core.client import Client, ClientId, Predictor
 from fedgraft.core.errors import ContractError
+from fedgraft.core.evaluation import Score, Summary
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Method, Server
+from fedgraft.core.rounds import Participation
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import LocalEngine
 from fedgraft.methods import METHODS
@@ -122,6 +125,12 @@ def test_state_is_named_tensors_and_nothing_else(fed: Federation) -> None:
         assert all(isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items())
 
 
+def test_what_is_put_into_state_leaves_its_graph_behind(fed: Federation) -> None:
+    server = FedAvg().setup(specification(fed))
+    server["doubled"] = 2 * torch.ones(3, requires_grad=True)
+    assert not server["doubled"].requires_grad
+
+
 # 4. the same seed gives the same bits, whatever the workers, the scheduling and the evaluation
 
 
@@ -146,6 +155,28 @@ def test_torchs_own_random_numbers_are_keyed_too(fed: Federation) -> None:
     _, parallel, _ = simulate(FedAvg(), fed, spec, workers=2)
     assert torch.equal(alone["weights/0"], again["weights/0"])
     assert torch.equal(alone["weights/0"], parallel["weights/0"])
+
+
+def test_every_seed_task_purpose_round_and_client_has_numbers_of_its_own(fed: Federation) -> None:
+    names = list(itertools.product((0, 1), ("train", "evaluate"), ("batches", "portion"), (0, 1), (0, 1)))
+
+    def draw(kind: str, seed: int, task: str, purpose: str, round: int, client: int) -> int:
+        subject = visit(fed, specification(fed, seed=seed), client, round=round, purpose=task)
+        if kind == "numpy":
+            return int(subject.stream(purpose).integers(2**62))
+        return int(torch.randint(2**62, (), generator=subject.torch_stream(purpose)))
+
+    for kind in ("numpy", "torch"):
+        assert len({draw(kind, *name) for name in names}) == len(names)
+        assert draw(kind, *names[5]) == draw(kind, *names[5])
+
+
+def test_who_takes_part_is_drawn_anew_in_every_round_and_by_the_seed() -> None:
+    half = Participation(0.5, 0.5)
+    picked = {(seed, number): tuple(half.pick(seed, number, 20)) for seed in range(3) for number in range(4)}
+    assert len(set(picked.values())) == len(picked)
+    assert all(len(set(clients)) == 10 for clients in picked.values())
+    assert half.pick(2, 3, 20) == list(picked[2, 3])
 
 
 def test_another_seed_gives_other_bits(fed: Federation) -> None:
@@ -222,6 +253,13 @@ def test_both_points_cover_all_clients_and_mean_what_they_say(fed: Federation) -
             with live.load(weights).evaluating():
                 right = (live(x).argmax(1) == y).float().mean()
             assert last[point].per_client[client] == pytest.approx(float(right))
+
+
+def test_the_mean_is_over_clients_and_pooled_is_over_samples() -> None:
+    # 9 of 10 and 1 of 2: the mean of .9 and .5, and 10 of 12; the losses are sums
+    summary = Summary.of({0: Score(9, 10, 5.0), 2: Score(1, 2, 1.0)}, clients=3)
+    assert (summary.mean, summary.pooled, summary.loss) == pytest.approx((0.7, 10 / 12, 6 / 12))
+    assert summary.per_client == pytest.approx((0.9, float("nan"), 0.5), nan_ok=True)
 
 
 # 6. optimizers live inside fit; whether momentum survives is a setting of the run

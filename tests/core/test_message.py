@@ -1,12 +1,14 @@
 """Messages, their bytes, and what the boundary refuses."""
 
+import math
+
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgraft.core import streams
-from fedgraft.core.message import Field, Message, objection
+from fedgraft.core.message import DTYPES, Field, Message, objection
 
 
 def test_numbers_become_tensors_and_bytes_are_counted() -> None:
@@ -41,6 +43,75 @@ def test_exactly_the_expected_field_passes(width: int, dtype: torch.dtype, broke
     assert fine == (width == 3 and dtype == torch.float32 and not broken)
 
 
+SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Message:
+    """Any named tensors of any type that travels, also such that are views of something larger."""
+    fields = {}
+    for name in draw(st.lists(st.sampled_from(["weights", "counts", "known", "x", "½"]), unique=True, max_size=4)):
+        dtype, shape = draw(st.sampled_from(sorted(DTYPES, key=str))), draw(SHAPES)
+        tensor = (torch.arange(math.prod(shape)).reshape(shape) % 7).to(dtype)
+        fields[name] = tensor.T if draw(st.booleans()) and tensor.dim() == 2 else tensor
+    return Message(**fields)
+
+
+@settings(deadline=None)
+@given(messages())
+def test_a_copy_is_equal_and_shares_nothing_and_bytes_are_those_of_the_values(message: Message) -> None:
+    copy = message.copy()
+    assert list(copy) == list(message)
+    assert copy.nbytes == message.nbytes == sum(len(t.contiguous().numpy().tobytes()) for t in message.values())
+    for name, tensor in message.items():
+        assert torch.equal(copy[name], tensor)
+        assert copy[name].dtype == tensor.dtype
+        assert copy[name].is_contiguous()
+        if tensor.numel():
+            before = tensor.clone()
+            copy[name].add_(1) if tensor.dtype != torch.bool else copy[name].logical_not_()
+            assert torch.equal(tensor, before)
+
+
+def altered(draw: st.DataObject, name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """One field, changed in one respect."""
+    kinds = ["missing", "renamed", "type", "longer"]
+    if tensor.numel():
+        kinds += ["low", "high"] if tensor.dtype != torch.bool else []
+        kinds += ["nan", "infinite"] if tensor.is_floating_point() else []
+    kind = draw.draw(st.sampled_from(kinds))
+    if kind == "missing":
+        return {}
+    if kind == "renamed":
+        return {name + "_": tensor}
+    if kind == "type":
+        return {name: tensor.to(torch.float64 if tensor.dtype != torch.float64 else torch.float32)}
+    if kind == "longer":
+        return {name: tensor[None]}
+    changed = tensor.contiguous().clone()
+    at = draw.draw(st.integers(0, tensor.numel() - 1))
+    value = {"low": -1, "high": 8, "nan": torch.nan, "infinite": -torch.inf}[kind]
+    if kind == "low" and tensor.dtype == torch.uint8:
+        value = 8
+    changed.view(-1)[at] = value
+    return {name: changed}
+
+
+@settings(deadline=None)
+@given(messages(), st.data())
+def test_any_one_altered_field_is_objected_to(message: Message, draw: st.DataObject) -> None:
+    bounds = {name: (None, None) if t.dtype == torch.bool else (0, 7) for name, t in message.items()}
+    expected = {name: Field(tuple(t.shape), t.dtype, *bounds[name]) for name, t in message.items()}
+    assert objection(message, expected) is None
+    assert objection(Message(**message, more=1.0), expected) == "holds more, which nobody asked for"
+    if len(message):
+        name = draw.draw(st.sampled_from(sorted(message)))
+        others = {other: t for other, t in message.items() if other != name}
+        complaint = objection(Message(**others, **altered(draw, name, message[name])), expected)
+        assert complaint is not None
+        assert name in complaint
+
+
 def test_bounds() -> None:
     field = Field((2,), low=0, high=1)
     assert field.objection(torch.tensor([0.0, 1.0])) is None
@@ -49,7 +120,7 @@ def test_bounds() -> None:
 
 
 def test_streams_depend_on_every_part_of_their_name() -> None:
-    names = [(0, "a", 1), (0, "a", 2), (0, "b", 1), (1, "a", 1), (0, "a1"), (0, "a", "1"), ("0", "a", 1)]
+    names = [(0, "a", 1), (0, "a", 2), (0, "b", 1), (1, "a", 1), (0, "a1"), (0, "a", "1"), ("0", "a", 1), (1, "a", 0)]
     assert len({streams.entropy(*name) for name in names}) == len(names)
     assert (
         streams.generator(0, "a").integers(0, 2**31, 3).tolist()

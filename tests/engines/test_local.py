@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -103,6 +105,62 @@ def test_a_worker_that_dies_between_rounds_is_replaced(fed: Federation) -> None:
                 child.kill()
                 child.join()
     assert torch.equal(server["weights/0"], whole["weights/0"])
+
+
+ENDLESS = """
+import sys, time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, {tests!r})
+from conftest import blobs, simulate, specification
+from fedgraft.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Endless(FedAvg):
+    def fit(self, client, received):
+        if client.id:
+            Path({trace!r}, str(__import__("os").getpid())).touch()
+            while True:
+                time.sleep(0.1)
+        return super().fit(client, received)
+
+
+fed = blobs((20, 9, 9))
+simulate(Endless(), fed, specification(fed), workers=3)
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and is no zombie that waits for somebody to collect it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted by way of /proc")
+def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
+    script = ENDLESS.format(tests=str(Path(__file__).parents[1]), trace=str(tmp_path))
+    parent = subprocess.Popen([sys.executable, "-c", script])
+    deadline = time.monotonic() + 60
+    while len(busy := [int(file.name) for file in tmp_path.iterdir()]) < 2:
+        assert parent.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    everybody = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+    assert set(busy) < set(everybody), "two are in a job without end, one waits for the next"
+    for pid in (parent.pid, *everybody):
+        assert "/dev/shm" not in Path(f"/proc/{pid}/maps").read_text(), "memory that nobody would give back"
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while (left := [pid for pid in everybody if alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, "a worker lived on"
 
 
 def test_more_workers_than_clients_or_cores(fed: Federation) -> None:

@@ -41,6 +41,14 @@ def test_row_step_by_hand(fed: Federation) -> None:
     assert server["bank"][0, :2].tolist() == [1, 1], "its model is stored for the next round"
 
 
+def test_the_step_is_measured_from_what_the_client_received(fed: Federation) -> None:
+    # a_1 = (.5, .5) gave it (.5, .5), not its own last model: Delta = (.5, .5) = g, the row (.55, .55), then (.5, .55)
+    method = FedAPA(eta=0.1, mu=0.5)
+    server = toy(method, [[1, 0], [0, 1]], [[0.5, 0.5], [0, 1]], fed)
+    method.merge(server, {0: upload(server, [1, 1])})
+    assert server["A"][0].tolist() == pytest.approx([0.5 / 1.05, 0.55 / 1.05, 0, 0])
+
+
 def test_printed_sign_is_ascent(fed: Federation) -> None:
     method = FedAPA(eta=0.1, mu=0.5, sign="paper")
     server = toy(method, [[1, 0], [0, 1]], [[1, 0], [0, 1]], fed)
@@ -105,6 +113,17 @@ def test_the_first_mixture_is_the_common_start(fed: Federation) -> None:
     start = spec.layout(0).take(spec.initial(0), "extractor", "average")
     for client in range(4):
         torch.testing.assert_close(method.send(server, client)["weights"], start)
+
+
+def test_an_upload_of_what_was_sent_moves_nothing() -> None:
+    fed = blobs((5,) * 12)
+    method, random = FedAPA(), torch.Generator().manual_seed(0)
+    server = method.setup(specification(fed))
+    server["A"] = torch.softmax(torch.randn(12, 12, generator=random), dim=1)
+    server["bank"] = torch.randn(server["bank"].shape, generator=random)
+    for wave in (range(12), range(0, 12, 3)):
+        method.merge(server, method.dispatch(server, wave))
+        assert not server["velocity"].any(), "Delta is zero to the last bit"
 
 
 def test_heads_never_travel(fed: Federation) -> None:

@@ -20,6 +20,13 @@ def test_the_mean_by_hand(fed: Federation, weighting: Literal["samples", "unifor
     assert server["weights/0"].tolist() == pytest.approx([mean] * 53)
 
 
+def test_the_mean_weighs_clients_by_who_they_are(fed: Federation) -> None:
+    method = FedAvg()
+    server = method.setup(specification(fed))
+    method.merge(server, {3: Message(weights=torch.full((53,), 4.0)), 1: Message(weights=torch.full((53,), 1.0))})
+    assert server["weights/0"].tolist() == pytest.approx([(13 * 1 + 8 * 4) / 21] * 53)
+
+
 def test_one_full_step_is_a_step_of_the_pooled_loss(fed: Federation) -> None:
     spec = specification(fed, rounds=1, epochs=1, batch_size=100, momentum=0.0)
     _, server, _ = simulate(FedAvg(), fed, spec)

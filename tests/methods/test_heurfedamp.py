@@ -26,6 +26,17 @@ def test_attention_by_hand() -> None:
     torch.testing.assert_close(xi, torch.tensor(expected, dtype=torch.float64))
 
 
+def test_a_client_gets_its_row_of_the_attention(fed: Federation) -> None:
+    # models 1, 2, 4, 8; row 1 is (1/10, 2/10, 3/10, 4/10), column 1 something else
+    method = HeurFedAMP()
+    server = method.setup(specification(fed))
+    server["bank"] = torch.tensor([1.0, 2.0, 4.0, 8.0])[:, None].expand_as(server["bank"]).clone()
+    server["xi"] = torch.eye(4, dtype=torch.float64)
+    server["xi"][1] = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    received = [float(method.send(server, client)["weights"][0]) for client in range(4)]
+    assert received == pytest.approx([1, 0.1 + 0.4 + 1.2 + 3.2, 4, 8])
+
+
 @pytest.mark.parametrize("sigma", [0.0, 25.0, 1e4])
 def test_rows_sum_to_one_with_the_self_attention_exactly(sigma: float) -> None:
     W = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))

@@ -142,6 +142,16 @@ def test_all_weight_on_the_global_model_is_the_download(fed: Federation) -> None
     assert done[-1].test["trained"] == before[-1].test["received"]
 
 
+def test_all_weight_on_the_history_keeps_it(fed: Federation) -> None:
+    """What a client fused the first time is what it fuses for ever, whatever it downloads."""
+    method = forced([NOT, NOT, 0.0])
+    _, _, once = simulate(method, fed, specification(fed, rounds=1))
+    _, server, thrice = simulate(method, fed, specification(fed, rounds=3))
+    for client in range(len(fed)):
+        assert torch.equal(thrice.states[client]["q"], once.states[client]["q"])
+        assert not torch.equal(thrice.states[client]["q"], server["weights/0"])
+
+
 def test_the_first_time_there_is_no_history_and_nothing_is_learned(fed: Federation) -> None:
     spec = specification(fed)
     client = visit(fed, spec)

@@ -179,6 +179,10 @@ def test_names_and_parameters_are_checked_in_sentences() -> None:
         make("fedapa", mu=2)
     with pytest.raises(UserError, match="eta is a number, not 'much'"):
         make("fedapa", eta="much")
+    with pytest.raises(UserError, match="eta is a number, not 1000"):
+        make("fedapa", eta=10**400)
+    with pytest.raises(UserError, match="fedapa has no parameter 'name'"):
+        make("fedapa", **{"name": "fedavg"})
     with pytest.raises(UserError, match="sign is one of descent, paper"):
         make("fedapa", sign="up")
     with pytest.raises(UserError, match="clip is true or false"):

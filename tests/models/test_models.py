@@ -280,6 +280,7 @@ def test_canonical_names(name: str, shape: tuple[int, ...], canonical: str) -> N
         ("vgg16:wide", COLOUR, "such as vgg16:0.25"),
         ("vgg-family:0", COLOUR, "above 0"),
         ("mlp:0", (64,), "from 1 to 65536"),
+        ("mlp:" + "1" * 5000, (64,), "from 1 to 65536"),
         ("mlp:20-", (64,), "mlp:200-100"),
         ("mlp:1e3", (64,), "'1e3' is not"),
         ("lenet5:2", GREY, "takes no argument; write lenet5"),

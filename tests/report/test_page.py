@@ -1,6 +1,7 @@
 """The page without a browser: what it holds, what it must not hold, and how large it gets."""
 
 import base64
+import io
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import blobs, small_network
+from rich.console import Console
 
 import fedgraft as fg
 from fedgraft.core.errors import UserError
@@ -16,6 +18,7 @@ from fedgraft.report.matrices import LEVELS, MISSING, fair_share, pack
 from fedgraft.report.page import points, render, seconds, size, write
 from fedgraft.report.reading import Finished, Reading, read_all
 from fedgraft.runs.config import configure
+from fedgraft.terminal import comparison_table
 
 
 def data(page: str) -> Any:
@@ -45,6 +48,25 @@ def test_a_run_from_python_reports_itself(tmp_path: Path) -> None:
     assert data(page)[0]["observed"][0]["shape"] == [4, 1, 4]
     with pytest.raises(UserError, match="cannot be written"):
         run.report(tmp_path)
+
+
+def test_refused_replies_are_in_the_page_and_in_the_table(tmp_path: Path) -> None:
+    fed = blobs()
+    comparison = fg.compare(
+        ["fedper"], seeds=1, federation=lambda seed: fed, model=small_network(), rounds=2, max_norm=1.0, workers=1,
+        out=tmp_path / "all",
+    )  # fmt: skip
+    written = json.loads((tmp_path / "all" / "fedavg-seed0" / "result.json").read_text())
+    named = [refusal for record in written["rounds"] for refusal in record["refused"]]
+    assert written["refused"] == len(named) > 0
+    assert all("has norm" in refusal["reason"] for refusal in named)
+    page = comparison.report(tmp_path / "report.html").read_text()
+    told = f"fedavg {len(named)}, of clients 0, 1, 2, 3; {named[0]['reason']}"
+    assert told in page.replace("&#39;", "'")
+    assert "local" not in page.partition("Replies that the server refused")[2].partition("</p>")[0]
+    console = Console(width=80, file=io.StringIO())
+    console.print(comparison_table(comparison))
+    assert f"replies refused: {len(named)} of fedavg" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def made(label: str, seed: int, *, clients: int, rounds: int, observed: dict[str, Any], **settings: Any) -> Finished:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import small_network
+from safetensors.torch import load, save
 
 import fedgraft as fg
 from fedgraft.core.errors import UserError
@@ -105,6 +106,56 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(
     same(whole, resumed)
 
 
+def forge(place: Path, name: str, data: bytes, **facts: object) -> None:
+    """Put a file into a checkpoint and let the manifest vouch for it."""
+    manifest = json.loads((place / "manifest.json").read_text())
+    (place / name).write_bytes(data)
+    manifest["sha256"][name] = hashlib.sha256(data).hexdigest()
+    (place / "manifest.json").write_text(json.dumps({**manifest, **facts}))
+
+
+@pytest.mark.parametrize("what", ["server", "clients", "names", "number", "count", "deep", "records"])
+def test_a_checkpoint_of_another_run_is_noticed_although_its_checksums_are_right(
+    fed: Federation, tmp_path: Path, what: str
+) -> None:
+    whole = fg.run("fedapa", fed, model=small_network(), workers=1, **SETTINGS)
+    newest = interrupted(fed, tmp_path / "run") / "checkpoints" / "round-000003"
+    states = load((newest / "clients.safetensors").read_bytes())
+    if what == "server":
+        forge(newest, "server.safetensors", save({"weights/0": torch.zeros(3)}))
+    elif what == "clients":
+        forge(newest, "clients.safetensors", save({**states, "0/own": torch.zeros(3)}))
+    elif what == "names":
+        forge(newest, "clients.safetensors", save({**states, "9" * 5000 + "/own": torch.zeros(3)}))
+    elif what == "number":
+        forge(newest, "clients.safetensors", save({**states, "4/own": states["0/own"].clone()}), clients=5)
+    elif what == "count":
+        forge(newest, "records.json", (newest / "records.json").read_bytes(), clients=10**15)
+    elif what == "deep":
+        (newest / "manifest.json").write_text("[" * 100_000)
+    else:
+        forge(newest, "records.json", b"[{}]")
+    resumed = fg.resume(tmp_path / "run", fed, model=small_network(), workers=1)
+    assert "round-000003" in resumed.notes[0]
+    same(whole, resumed)
+
+
+def test_a_resumed_run_does_not_need_its_metrics(fed: Federation, tmp_path: Path) -> None:
+    """They are in the checkpoint too: a power failure may have torn the file."""
+    whole = fg.run("fedapa", fed, model=small_network(), workers=1, out=tmp_path / "whole", **SETTINGS)
+    place = interrupted(fed, tmp_path / "run")
+    (place / "metrics.jsonl").write_bytes(b"\0" * 50)
+    same(whole, fg.resume(place, fed, model=small_network(), workers=1))
+    rounds = [json.loads(line)["round"] for line in (place / "metrics.jsonl").read_text().splitlines()]
+    assert rounds == [1, 2, 3, 4, 5]
+
+
+def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
+    for number in (999_998, 999_999, 1_000_000):
+        (tmp_path / f"round-{number:06d}").mkdir()
+    assert [path.name for path in checkpoint._places(tmp_path)] == ["round-999998", "round-999999", "round-1000000"]
+
+
 def test_with_every_checkpoint_gone_it_begins_again(fed: Federation, tmp_path: Path) -> None:
     whole = fg.run("fedapa", fed, model=small_network(), workers=1, **SETTINGS)
     place = interrupted(fed, tmp_path / "run")
@@ -119,17 +170,17 @@ def test_what_cannot_be_resumed_is_said(fed: Federation, tmp_path: Path) -> None
     with pytest.raises(UserError, match="cannot change lr"):
         fg.resume(place, fed, model=small_network(), lr=1.0)
     manifest = place / "checkpoints" / "round-000003" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99'))
+    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 99'))
     with pytest.raises(UserError, match="format 99"):
         fg.resume(place, fed, model=small_network())
-    manifest.write_text(manifest.read_text().replace('"format": 99', '"format": 1'))
+    manifest.write_text(manifest.read_text().replace('"format": 99', '"format": 2'))
     fg.resume(place, fed, model=small_network(), workers=1)
     with pytest.raises(UserError, match="complete"):
         fg.resume(place, fed, model=small_network())
 
 
 def test_a_directory_belongs_to_one_process(fed: Federation, tmp_path: Path) -> None:
-    from fedgraft.runs.directory import locked
+    from fedgraft.core.disk import locked
 
     place = interrupted(fed, tmp_path / "run")
     with locked(place), pytest.raises(UserError, match="another process is working in"):
@@ -137,7 +188,7 @@ def test_a_directory_belongs_to_one_process(fed: Federation, tmp_path: Path) -> 
 
 
 def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = checkpoint.Checkpoint(1, {"w": torch.ones(3)}, {0: {"own": torch.zeros(2)}}, [{}])
+    good = checkpoint.Checkpoint(1, {"w": torch.ones(3)}, {0: {"own": torch.zeros(2)}}, [{}], [{}])
     checkpoint.write(tmp_path, good)
 
     def full_disk(_: int) -> None:
@@ -145,7 +196,7 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
-        checkpoint.write(tmp_path, checkpoint.Checkpoint(2, good.server, good.clients, [{}, {}]))
+        checkpoint.write(tmp_path, checkpoint.Checkpoint(2, good.server, good.clients, [{}, {}], [{}, {}]))
     monkeypatch.undo()
     found, complaints = checkpoint.read(tmp_path)
     assert found is not None

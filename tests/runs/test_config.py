@@ -58,6 +58,10 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("rounds = = 4")
     with pytest.raises(UserError, match="not a readable configuration file"):
         read(tmp_path / "bad.toml")
+    for endless in ("rounds = " + "1" * 5000, "rounds = " + "[" * 20_000, "rounds = " + "{a=" * 20_000):
+        (tmp_path / "bad.toml").write_text(endless)
+        with pytest.raises(UserError, match="not a readable configuration file"):
+            read(tmp_path / "bad.toml")
     with pytest.raises(UserError, match="there is no configuration file"):
         read(tmp_path / "none.toml")
 

@@ -1,5 +1,6 @@
 """How good is each client's own model? Measured at two points, on all clients, and never changing anything."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -23,6 +24,11 @@ class Score:
     loss: float
 
     @property
+    def possible(self) -> bool:
+        """Whether a test can have given these counts."""
+        return 0 <= self.correct <= self.total
+
+    @property
     def accuracy(self) -> float:
         return self.correct / self.total if self.total else float("nan")
 
@@ -38,10 +44,20 @@ class Scores:
     validation: Mapping[Point, Score] | None = None
     everyone: Mapping[Point, Score] | None = None
 
+    @property
+    def possible(self) -> bool:
+        """Whether both points are there in every set, with counts that a test can have given."""
+        there = [points for points in (self.test, self.validation, self.everyone) if points is not None]
+        return all(point in points and points[point].possible for points in there for point in POINTS)
+
 
 @dataclass(frozen=True)
 class Summary:
-    """All clients at one point: the mean over clients, the pooled accuracy over samples, and each client's own."""
+    """All clients at one point: the mean over clients, the pooled accuracy over samples, and each client's own.
+
+    A client that was not tested, or has no test samples, has NaN for its own accuracy and counts in no other figure;
+    nor does a loss that is not finite.
+    """
 
     mean: float
     pooled: float
@@ -49,15 +65,20 @@ class Summary:
     per_client: tuple[float, ...]
 
     @classmethod
-    def of(cls, scores: Mapping[ClientId, Score]) -> "Summary":
-        ordered = [scores[client] for client in sorted(scores)]
-        total = sum(score.total for score in ordered)
+    def of(cls, scores: Mapping[ClientId, Score], clients: int) -> "Summary":
+        tested = {client: scores[client] for client in sorted(scores) if scores[client].total}
+        total = sum(score.total for score in tested.values())
+        losses = [(score.loss, score.total) for score in tested.values() if math.isfinite(score.loss)]
         return cls(
-            mean=sum(score.accuracy for score in ordered) / len(ordered),
-            pooled=sum(score.correct for score in ordered) / total,
-            loss=sum(score.loss for score in ordered) / total,
-            per_client=tuple(score.accuracy for score in ordered),
+            mean=_ratio(sum(score.accuracy for score in tested.values()), len(tested)),
+            pooled=_ratio(sum(score.correct for score in tested.values()), total),
+            loss=_ratio(sum(loss for loss, _ in losses), sum(weight for _, weight in losses)),
+            per_client=tuple(tested[c].accuracy if c in tested else math.nan for c in range(clients)),
         )
+
+
+def _ratio(amount: float, count: int) -> float:
+    return amount / count if count else math.nan
 
 
 def score(client: Client, predict: Predictor, samples: Samples) -> Score:

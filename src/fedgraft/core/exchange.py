@@ -14,12 +14,17 @@ from fedgraft.core.samples import Samples
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one client's training: its reply and how it went."""
+    """What came of one client's training: its reply and how it went.
+
+    ``round`` is the one that the reply answers, by the client's own account; an engine that cannot hear an old reply
+    leaves it out.
+    """
 
     reply: Message
     loss: float
     steps: int
     seconds: float
+    round: int | None = None
 
 
 @dataclass(frozen=True)

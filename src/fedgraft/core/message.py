@@ -1,5 +1,6 @@
 """What crosses between server and client: named tensors, copied at the crossing, counted in bytes."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -61,15 +62,19 @@ def _tensor(name: str, value: Tensor | float | bool) -> Tensor:
 
 @dataclass(frozen=True)
 class Field:
-    """What one entry of a reply has to look like before the server touches it."""
+    """What one entry of a reply has to look like before the server touches it.
+
+    ``total`` bounds the sum of its values: counts have to add up to the samples that the server knows of.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     low: float | None = None
     high: float | None = None
+    total: tuple[int, int] | None = None
 
-    def objection(self, tensor: Tensor) -> str | None:
-        """Say what is wrong with ``tensor``, or nothing."""
+    def objection(self, tensor: Tensor, max_norm: float = math.inf) -> str | None:
+        """Say what is wrong with ``tensor``, or nothing; ``max_norm`` bounds the norm of anything but whole numbers."""
         if tuple(tensor.shape) != self.shape:
             return f"has shape {list(tensor.shape)}, expected {list(self.shape)}"
         if tensor.dtype != self.dtype:
@@ -80,10 +85,21 @@ class Field:
             return f"holds values below {self.low:g}"
         if self.high is not None and bool((tensor > self.high).any()):
             return f"holds values above {self.high:g}"
+        if self.total is not None:
+            (least, most), total = self.total, float(tensor.sum(dtype=torch.float64))
+            if not least <= total <= most:
+                return f"sums to {total:g}, expected {most if least == most else f'{least} to {most}'}"
+        if tensor.is_floating_point() and (norm := float(_norm(tensor))) > max_norm:
+            return f"has norm {norm:.3g}, above max_norm = {max_norm:g}"
         return None
 
 
-def objection(reply: Message, expected: Mapping[str, Field]) -> str | None:
+def _norm(tensor: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float64)
+    return norm
+
+
+def objection(reply: Message, expected: Mapping[str, Field], max_norm: float = math.inf) -> str | None:
     """Return why the server refuses ``reply``, or nothing if every field is as ``expected``."""
     missing = sorted(expected.keys() - reply.keys())
     surplus = sorted(reply.keys() - expected.keys())
@@ -92,6 +108,6 @@ def objection(reply: Message, expected: Mapping[str, Field]) -> str | None:
     if surplus:
         return f"holds {', '.join(surplus)}, which nobody asked for"
     for name, field in expected.items():
-        if complaint := field.objection(reply[name]):
+        if complaint := field.objection(reply[name], max_norm):
             return f"{name!r} {complaint}"
     return None

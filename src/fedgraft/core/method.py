@@ -104,6 +104,7 @@ class Method:
     citation: ClassVar[str] = ""
     idea: ClassVar[str] = ""
     sends: ClassVar[str] = ""
+    averages: ClassVar[str] = ""
     headline: ClassVar[str] = "received"
     reconstruction: ClassVar[bool] = False
     independent_start: ClassVar[bool] = False
@@ -134,6 +135,10 @@ class Method:
     def send(self, server: Server, client: ClientId) -> Message:
         """Return the message for a client. It changes nothing, for it serves training and evaluation."""
         raise NotImplementedError
+
+    def dispatch(self, server: Server, clients: Sequence[ClientId]) -> Mapping[ClientId, Message]:
+        """Return the messages of many clients; a method that mixes models makes all of them in one product."""
+        return {client: self.send(server, client) for client in clients}
 
     def expects(self, server: Server, client: ClientId) -> Mapping[str, Field]:
         """Return what a valid reply of the client looks like in this round; anything else is refused."""
@@ -190,10 +195,13 @@ class Method:
 
 
 def average(spec: Spec, inbox: Inbox, entry: str = "weights", *, uniform: bool = False) -> Tensor:
-    """FedAvg's mean: the entries of the replies, weighed by how many samples each sender has, or all alike."""
+    """FedAvg's mean: the entries of the replies, weighed by how many samples each sender has, or all alike.
+
+    A method that averages does so here, or by ``bank.mean`` with the run's ``averaging``, and says so in ``averages``.
+    """
     senders = sorted(inbox)
     shares = torch.tensor([1 if uniform else spec.samples[sender] for sender in senders])
-    return bank.mean(torch.stack([inbox[sender][entry] for sender in senders]), shares)
+    return bank.mean(torch.stack([inbox[sender][entry] for sender in senders]), shares, spec.settings.averaging)
 
 
 def _check(method: str, parameter: "dataclasses.Field[Any]", value: Any) -> None:
@@ -210,7 +218,7 @@ def _check(method: str, parameter: "dataclasses.Field[Any]", value: Any) -> None
         return
     if isinstance(default, bool) != isinstance(value, bool):
         raise UserError(f"{method}: {parameter.name} is {'true or false' if isinstance(default, bool) else 'a number'}")
-    if not isinstance(value, bool | int | float) or value != value:
+    if not isinstance(value, bool | int | float) or not _finite(value):
         raise UserError(f"{method}: {parameter.name} is a number, not {value!r}")
     if (isinstance(default, int) or parameter.type == int | None) and not isinstance(value, int):
         raise UserError(f"{method}: {parameter.name} is a whole number, not {value!r}")
@@ -221,3 +229,10 @@ def _check(method: str, parameter: "dataclasses.Field[Any]", value: Any) -> None
         raise UserError(f"{method}: {parameter.name} has to be {bounds}, not {value!r}")
     if above is not None and value <= above:
         raise UserError(f"{method}: {parameter.name} has to be greater than {above:g}, not {value!r}")
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False

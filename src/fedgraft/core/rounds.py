@@ -1,15 +1,17 @@
 """The round loop. It exists once, and names no method and no engine."""
 
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
-from fedgraft.core.errors import ContractError
+from fedgraft.core.errors import ContractError, UserError
 from fedgraft.core.evaluation import POINTS, Point, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message, objection
@@ -20,7 +22,10 @@ class Engine(Protocol):
     """Where the clients are: in this process, in workers, on other machines."""
 
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
-        """Deliver a wave of messages and collect the replies. A client that failed is absent in this round."""
+        """Deliver a wave of messages and collect the replies, one at most from each client.
+
+        A client that failed, or of which two replies came, is absent in this round.
+        """
         ...
 
     def settle(self, accepted: Collection[ClientId]) -> None:
@@ -101,28 +106,29 @@ def rounds(
             _serve(method, server, engine, wave, this, losses)
         total = sum(weight for _, weight in losses)
         this.loss = sum(loss * weight for loss, weight in losses) / total if total else float("nan")
+        _insist_on_finite(method, server)
         this.observed = {k: v.clone() for k, v in {**method.observe(server), **engine.traits()}.items()}
         server.round = number + 1
         this.seconds = time.perf_counter() - started
         if server.round % evaluate_every == 0 or server.round == spec.rounds:
             evaluated = time.perf_counter()
-            scores = engine.evaluate(number, {c: deliver(method, server, c) for c in range(spec.clients)})
+            scores = _tested(method, server, engine, this)
             for kind in ("test", "validation", "everyone"):
                 there = {client: found for client, s in scores.items() if (found := getattr(s, kind)) is not None}
                 if there:
-                    summaries = {point: Summary.of({c: s[point] for c, s in there.items()}) for point in POINTS}
-                    setattr(this, kind, summaries)
+                    of_all = {p: Summary.of({c: s[p] for c, s in there.items()}, spec.clients) for p in POINTS}
+                    setattr(this, kind, of_all)
             this.evaluation_seconds = time.perf_counter() - evaluated
         yield this
 
 
-def deliver(method: Method, server: Server, client: ClientId) -> Message:
-    """Make a client's message and copy it at the crossing; ``send`` may not change the server."""
+def deliver(method: Method, server: Server, clients: Sequence[ClientId]) -> dict[ClientId, Message]:
+    """Make the clients' messages and copy them at the crossing; ``send`` may not change the server."""
     before = {name: (id(tensor), tensor._version) for name, tensor in server.items()}
-    message = method.send(server, client).copy()
+    messages = {client: message.copy() for client, message in method.dispatch(server, clients).items()}
     if before != {name: (id(tensor), tensor._version) for name, tensor in server.items()}:
         raise ContractError(f"{method.name}.send changed the server's state")
-    return message
+    return messages
 
 
 def _serve(
@@ -135,7 +141,7 @@ def _serve(
 ) -> None:
     """Send to a wave of clients, refuse what is wrong with their replies, merge the rest."""
     started = time.perf_counter()
-    messages = {client: deliver(method, server, client) for client in wave}
+    messages = deliver(method, server, wave)
     this.bytes_down += sum(message.nbytes for message in messages.values())
     this.messages_down += len(messages)
     this.server_seconds += time.perf_counter() - started
@@ -144,19 +150,62 @@ def _serve(
 
     started = time.perf_counter()
     inbox: dict[ClientId, Message] = {}
-    for client, outcome in sorted(outcomes.items()):
-        if isinstance(outcome, Failure):
-            this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: {outcome.reason}"))
+    for client in (*sorted(messages), *sorted(outcomes.keys() - messages.keys())):
+        outcome = outcomes.get(client, Failure("the client gave no answer"))
+        if isinstance(outcome, Outcome):
+            this.bytes_up += outcome.reply.nbytes
+            this.messages_up += 1
+        complaint = _objection(method, server, client, outcome, asked=client in messages)
+        if complaint or not isinstance(outcome, Outcome):
+            this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: {complaint}"))
             continue
-        reply = outcome.reply.copy()
-        this.bytes_up += reply.nbytes
-        this.messages_up += 1
-        if complaint := objection(reply, method.expects(server, client)):
-            this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: the reply {complaint}"))
-        else:
-            inbox[client] = reply
+        inbox[client] = outcome.reply.copy()
+        if math.isfinite(outcome.loss):
             losses.append((outcome.loss, server.spec.samples[client]))
     engine.settle(inbox.keys())
     if inbox:
         method.merge(server, inbox)
     this.server_seconds += time.perf_counter() - started
+
+
+def _objection(
+    method: Method, server: Server, client: ClientId, outcome: Outcome | Failure, *, asked: bool
+) -> str | None:
+    """Say why the server does not take what came from a client, or nothing."""
+    spec = server.spec
+    if not asked:
+        who = "a client that was not asked" if client in range(spec.clients) else "somebody who is no client"
+        return f"the reply comes from {who}"
+    if isinstance(outcome, Failure):
+        return outcome.reason
+    if outcome.round is not None and outcome.round != server.round:
+        return f"the reply belongs to round {outcome.round + 1}"
+    complaint = objection(outcome.reply, method.expects(server, client), spec.settings.max_norm)
+    return complaint and f"the reply {complaint}"
+
+
+def _tested(method: Method, server: Server, engine: Engine, this: Round) -> dict[ClientId, Scores]:
+    """Let every client test its own model; refuse figures that no test can have given."""
+    clients = range(server.spec.clients)
+    scores = engine.evaluate(this.number, deliver(method, server, clients))
+    for client in (*clients, *sorted(scores.keys() - set(clients))):
+        if client not in clients:
+            complaint = "test figures come from somebody who is no client"
+        elif client not in scores:
+            complaint = "the client's model could not be tested"
+        elif not scores[client].possible:
+            complaint = "the test figures are impossible"
+        else:
+            continue
+        this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: {complaint}"))
+    return {c: scores[c] for c in clients if c in scores and scores[c].possible}
+
+
+def _insist_on_finite(method: Method, server: Server) -> None:
+    """Stop before numbers that are none spread from the server to everybody: finite replies can still overflow."""
+    for name, tensor in server.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise UserError(
+                f"{method.name}, round {server.round + 1}: what the server made of finite replies, {name!r}, is not "
+                f"finite; a smaller lr or max_norm (now {server.spec.settings.max_norm:g}) may help"
+            )

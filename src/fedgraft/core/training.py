@@ -28,6 +28,8 @@ class Training:
     clip_norm: float | None = None
     momentum_buffers: Literal["fresh", "kept"] = "fresh"
     buffers: Buffers = "average"
+    max_norm: float = 1e9
+    averaging: str = "mean"
 
     def rate(self, round: int) -> float:
         """The learning rate of a round."""

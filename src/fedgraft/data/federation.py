@@ -91,7 +91,10 @@ def federate(
     .json is a saved one. A folder as ``dataset`` holds one .npz file for each site, and is not split further.
     """
     if isinstance(dataset, str | Path) and str(dataset) not in ENTRIES and Path(dataset).is_dir():
-        return own_data(read_sites(Path(dataset)), name=Path(dataset).name, seed=seed, validation=validation)
+        return own_data(
+            read_sites(Path(dataset)), name=Path(dataset).name, seed=seed, validation=validation,
+            preparation=prepare(augment=augment), resize=resize,
+        )  # fmt: skip
     source = dataset if isinstance(dataset, Dataset) else load(dataset, None if data_dir is None else Path(data_dir))
     if clients < 1:
         raise UserError(f"a federation has at least one client, not {clients}")
@@ -106,7 +109,8 @@ def federate(
         raise UserError(f"the partition is for {len(partition.train)} clients, not {clients}")
     inputs = _inputs(np.concatenate([source.x_train, source.x_test]), resize)
     labels = torch.from_numpy(np.concatenate([source.y_train, source.y_test]).astype(np.int64))
-    preparation = _preparation(source, normalise, augment)
+    customary = normalise == "standard" and source.mean and source.std
+    preparation = prepare(source.mean, source.std, augment=augment) if customary else prepare(augment=augment)
 
     def samples(index: Array) -> Samples:
         chosen = torch.from_numpy(np.array(index))
@@ -127,27 +131,42 @@ def own_data(
     seed: int = 0,
     validation: float = 0.0,
     preparation: Preparation | None = None,
+    resize: int | None = None,
 ) -> Federation:
     """Make a federation of data that already lies at sites: one client for each."""
     if not sites:
         raise UserError("own data needs at least one site")
-    largest = -1
-    members = []
-    for number, site in enumerate(sites):
-        for part, x, y in (("train", site.x_train, site.y_train), ("test", site.x_test, site.y_test)):
-            _insist(f"site {number}, {part}", x, y)
-            largest = max(largest, int(np.max(y)))
-        train, test = (
-            Samples(_inputs(x), torch.from_numpy(np.asarray(y).astype(np.int64)), preparation or Preparation())
-            for x, y in ((site.x_train, site.y_train), (site.x_test, site.y_test))
-        )
-        members.append(_client(train, test, validation, seed, number))
+    members = [
+        site_data(site, number, seed=seed, validation=validation, preparation=preparation, resize=resize)
+        for number, site in enumerate(sites)
+    ]
+    largest = max(int(np.max(labels)) for site in sites for labels in (site.y_train, site.y_test))
     if classes is not None and largest >= classes:
         raise UserError(f"there is a label {largest}, but only {classes} classes were announced")
     shapes = {tuple(member.train.inputs.shape[1:]) for member in members}
     if len(shapes) > 1:
         raise UserError(f"the sites' samples have different shapes: {', '.join(map(str, sorted(shapes)))}")
     return Federation(name, tuple(members), classes or largest + 1, OWN, seed)
+
+
+def site_data(
+    site: Site,
+    number: int,
+    *,
+    seed: int = 0,
+    validation: float = 0.0,
+    preparation: Preparation | None = None,
+    resize: int | None = None,
+) -> ClientData:
+    """Make the data of one client, the ``number``-th of its federation, of what lies at its site."""
+    parts = {"train": (site.x_train, site.y_train), "test": (site.x_test, site.y_test)}
+    for part, (x, y) in parts.items():
+        _insist(f"site {number}, {part}", x, y)
+    train, test = (
+        Samples(_inputs(x, resize), torch.from_numpy(np.asarray(y).astype(np.int64)), preparation or Preparation())
+        for x, y in parts.values()
+    )
+    return _client(train, test, validation, seed, number)
 
 
 def read_sites(folder: Path) -> list[Site]:
@@ -190,9 +209,11 @@ def _resized(images: Tensor, side: int) -> Tensor:
     return small.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
-def _preparation(source: Dataset, normalise: Normalisation, augment: bool) -> Preparation:
-    mean, std = ((0.5,), (0.5,)) if normalise == "half" else (source.mean or (0.5,), source.std or (0.5,))
-    return Preparation(mean, std, crop=4 if augment else 0, flip=augment)
+def prepare(
+    mean: tuple[float, ...] | None = None, std: tuple[float, ...] | None = None, *, augment: bool = False
+) -> Preparation:
+    """Say how inputs are prepared: pixels to [-1, 1] unless by a ``mean`` and ``std`` of their own."""
+    return Preparation(mean or (0.5,), std or (0.5,), crop=4 if augment else 0, flip=augment)
 
 
 def _insist(where: str, x: Array, y: Array) -> None:

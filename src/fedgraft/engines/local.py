@@ -12,18 +12,17 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from threading import Thread
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedgraft.core import exchange, streams
-from fedgraft.core.client import Client, ClientId, Workbench
+from fedgraft.core.client import ClientId, Workbench
 from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
@@ -31,8 +30,7 @@ from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Spec
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.state import State
-
-Task = Literal["train", "evaluate"]
+from fedgraft.engines.workshop import Done, Job, Workshop, first_states, own_random_state
 
 
 class ClientError(RuntimeError):
@@ -46,69 +44,6 @@ class Faults:
     retries: int = 1
     then: Literal["stop", "absent"] = "stop"
     deadline: float | None = None
-
-
-@dataclass(frozen=True)
-class Job:
-    """One client's work in one round."""
-
-    task: Task
-    client: ClientId
-    round: int
-    message: Message
-    state: State
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a job gave."""
-
-    outcome: Outcome | None = None
-    state: State | None = None
-    scores: Scores | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Workshop:
-    """Everything that a worker needs besides the job: it is there before the first job and never changes."""
-
-    method: Method
-    spec: Spec
-    data: Sequence[ClientData]
-    device: torch.device
-    everyone: Samples | None = None
-    workbench: Workbench = field(default_factory=Workbench)
-
-    def client(self, id: ClientId, state: State, round: int, task: Task) -> Client:
-        """Set a client up for a task. It works on a copy of its state."""
-        spec = self.spec
-        return Client(
-            id,
-            {name: tensor.to(self.device, copy=True) for name, tensor in state.items()},
-            self.data[id],
-            spec.architecture(id),
-            spec.settings,
-            self.workbench,
-            seed=spec.seed,
-            round=round,
-            rounds=spec.rounds,
-            classes=spec.classes,
-            clients=spec.clients,
-            initial=spec.initial,
-            purpose=task,
-        )
-
-    def perform(self, job: Job) -> Done:
-        """Do a job; only what comes back with the result counts."""
-        started = time.perf_counter()
-        torch.manual_seed(streams.torch_seed(self.spec.seed, job.task, "torch", job.round, job.client))
-        client = self.client(job.client, job.state, job.round, job.task)
-        message = job.message.to(self.device)
-        if job.task == "evaluate":
-            return Done(scores=exchange.evaluate(self.method, client, message, self.everyone))
-        reply = exchange.train(self.method, client, message).to(torch.device("cpu"))
-        outcome = Outcome(reply, client.loss, client.steps, time.perf_counter() - started)
-        return Done(outcome, {name: tensor.cpu() for name, tensor in client.items()})
 
 
 class LocalEngine:
@@ -126,14 +61,7 @@ class LocalEngine:
         faults: Faults | None = None,
     ) -> None:
         self.method, self.spec, self.faults = method, spec, faults or Faults()
-        self.states: dict[ClientId, State] = {}
-        shared: dict[int, Tensor] = {}
-        for client in range(spec.clients):
-            if method.independent_start:
-                own = spec.initial(client, independent=True)
-            else:
-                own = shared.setdefault(spec.assignment[client], spec.initial(client))
-            self.states[client] = {"own": own}
+        self.states: dict[ClientId, State] = first_states(method, spec)
         self._pending: dict[ClientId, State] = {}
         place = torch.device(device)
         self._workshop = Workshop(method, spec, data, place, everyone, Workbench(place))
@@ -260,7 +188,8 @@ class Worker:
         self.connection, theirs = context.Pipe()
         Worker._connections.append(self.connection)
         inherited = list(Worker._connections) if forks else []
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, workshop, inherited), daemon=True)
+        life = (theirs, workshop, inherited, os.getpid())
+        self.process: BaseProcess = context.Process(target=_serve, args=life, daemon=True)
         self.process.start()
         theirs.close()
 
@@ -289,8 +218,9 @@ def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _serve(connection: Connection, workshop: Workshop, inherited: list[Connection]) -> None:
-    """A worker's life: jobs until the parent hangs up."""
+def _serve(connection: Connection, workshop: Workshop, inherited: list[Connection], parent: int) -> None:
+    """A worker's life: jobs until the parent hangs up or is gone."""
+    Thread(target=_end_with, args=(parent,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
@@ -311,6 +241,13 @@ def _serve(connection: Connection, workshop: Workshop, inherited: list[Connectio
             connection.send_bytes(_pack(result))
         except OSError:  # the parent is gone
             return
+
+
+def _end_with(parent: int) -> None:
+    """End this worker soon after its parent was killed, even in a job that never ends: nobody waits for it."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 class _Pickler(pickle.Pickler):
@@ -341,21 +278,3 @@ def _unpack(data: bytes) -> Any:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def own_random_state() -> Iterator[None]:
-    """Leave the caller's torch generator as it was."""
-    with torch.random.fork_rng(devices=[]):
-        yield
-
-
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """One thread for torch: results must not depend on how many cores the machine has."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

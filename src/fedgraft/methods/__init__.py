@@ -62,7 +62,7 @@ _CLASSES: tuple[type[Method], ...] = (
 METHODS: dict[str, type[Method]] = {method.name: method for method in _CLASSES}
 
 
-def make(name: str, **parameters: Any) -> Method:
+def make(name: str, /, **parameters: Any) -> Method:
     """Make a method by name; a wrong name or parameter is answered with the nearest valid one."""
     if name not in METHODS:
         raise unknown("method", name, METHODS)
@@ -90,7 +90,7 @@ def assignments(pairs: Iterable[str]) -> dict[str, Any]:
             raise UserError(f"a hyper-parameter is set as name=value, not as {pair!r}")
         try:
             values[name] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # not TOML
             values[name] = {"True": True, "False": False}.get(text, text)
     return values
 
@@ -110,6 +110,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
         "idea": method.idea,
         "citation": method.citation,
         "sends": method.sends,
+        "averages": method.averages,
         "headline": method.headline,
         "reconstruction": method.reconstruction,
         "parameters": [

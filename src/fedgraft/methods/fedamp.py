@@ -73,7 +73,11 @@ class MessagePassing(Method):
         return Server(spec, bank=start.repeat(spec.clients, 1), xi=xi)
 
     def send(self, server: Server, client: ClientId) -> Message:
-        return Message(weights=bank.mix(server["xi"][client], server["bank"]))
+        return self.dispatch(server, [client])[client]
+
+    def dispatch(self, server: Server, clients: Sequence[ClientId]) -> Mapping[ClientId, Message]:
+        mixed = bank.mix(server["xi"][list(clients)], server["bank"])
+        return {client: Message(weights=weights) for client, weights in zip(clients, mixed, strict=True)}
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         W = server["bank"].clone()

@@ -81,7 +81,11 @@ class FedAPA(Method):
         return self.in_turn(server, round, picked)
 
     def send(self, server: Server, client: ClientId) -> Message:
-        return Message(weights=bank.mix(server["A"][client], server["bank"]))
+        return self.dispatch(server, [client])[client]
+
+    def dispatch(self, server: Server, clients: Sequence[ClientId]) -> Mapping[ClientId, Message]:
+        mixed = bank.mix(server["A"][list(clients)], server["bank"])
+        return {client: Message(weights=weights) for client, weights in zip(clients, mixed, strict=True)}
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         Theta, A = server["bank"], server["A"].clone()

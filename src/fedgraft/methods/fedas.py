@@ -86,7 +86,8 @@ class FedAS(FedPer):
         if self.fisher:
             F = torch.stack([message["fisher"] for message in inbox.values()])
             theta = torch.stack([message["weights"] for message in inbox.values()])
-            server["weights/0"] = bank.mean(theta, F if F.any() else torch.ones_like(F))
+            F = F if F.any() else torch.ones_like(F)
+            server["weights/0"] = bank.mean(theta, F, server.spec.settings.averaging)
 
     # ---- client half
     def assemble(self, client: Client, message: Message) -> Tensor:

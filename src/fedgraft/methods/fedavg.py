@@ -31,6 +31,7 @@ class FedAvg(Method):
     citation = "McMahan et al., AISTATS 2017, arXiv 1602.05629"
     idea = "one global model: the sample-weighted mean of all clients' models"
     sends = "down: the global model; up: the trained model"
+    averages = "the model"
 
     weighting: Literal["samples", "uniform"] = hyper(
         "samples",

@@ -35,6 +35,7 @@ class FedBABU(FedAvgFT):
     citation = "Oh et al., ICLR 2022, arXiv 2106.06042"
     idea = "average the extractor under one fixed random head; every client fine-tunes a throw-away copy"
     sends = "down: the extractor; up: the trained extractor"
+    averages = "the extractor"
 
     def shared(self) -> Part:
         return "extractor"

@@ -71,7 +71,7 @@ class FedGH(Method):
         classes, size = server.spec.classes, server.spec.one_feature_size(self.name)
         return {
             "prototypes": Field((classes, size), server.spec.layout(client).dtype),
-            "held": Field((classes,), torch.bool),
+            "held": Field((classes,), torch.bool, total=(1, server.spec.samples[client])),
         }
 
     def merge(self, server: Server, inbox: Inbox) -> None:

@@ -75,7 +75,7 @@ class Aligned(Method):
         }
 
     def expects(self, server: Server, client: ClientId) -> Mapping[str, Field]:
-        spec, layout = server.spec, server.spec.layout(client)
+        spec, layout, n = server.spec, server.spec.layout(client), server.spec.samples[client]
         means = Field(tuple(server["prototypes"].shape[-2:]), layout.dtype)
         return {
             "extractor": Field((layout.width("extractor", spec.settings.buffers),), layout.dtype),
@@ -83,7 +83,7 @@ class Aligned(Method):
             "prototypes": means,
             "means": means,
             "variance": Field((), layout.dtype, low=0),
-            "counts": Field((spec.classes,), torch.int64, low=0, high=spec.samples[client]),
+            "counts": Field((spec.classes,), torch.int64, low=0, high=n, total=(n, n)),
         }
 
     def classifier_weights(self, counts: Tensor, means: Tensor, variances: Tensor) -> Tensor:
@@ -141,6 +141,7 @@ class FedPAC(Aligned):
     citation = "Xu et al., ICLR 2023, arXiv 2306.11867"
     idea = "align features with global prototypes; give each client its own optimal mixture of all heads"
     sends = "down: extractor, own head, prototypes; up: both trained, class means before and after, counts, a variance"
+    averages = "the extractor; heads and prototypes are mixed by rules of their own"
 
     head_lr: float = hyper(0.1, "learning rate of the head phase", low=0.0)
     head_epochs: int = hyper(1, "epochs of the head phase", low=0)

@@ -21,6 +21,7 @@ class FedPer(FedAvg):
     citation = "Arivazhagan et al., arXiv 1912.00818, 2019"
     idea = "average the extractor; every client keeps its own head"
     sends = "down: the extractor; up: the trained extractor"
+    averages = "the extractor"
 
     def shared(self) -> Part:
         return "extractor"

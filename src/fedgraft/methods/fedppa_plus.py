@@ -56,7 +56,7 @@ class FedPPAPlus(FedPPA):
         return server
 
     def expects(self, server: Server, client: ClientId) -> Mapping[str, Field]:
-        most = math.log(server.spec.classes) + 1e-9
+        most = math.log(min(server.spec.classes, server.spec.samples[client])) + 1e-9
         return {**super().expects(server, client), "entropy": Field((), torch.float64, low=0, high=most)}
 
     def merge(self, server: Server, inbox: Inbox) -> None:
@@ -72,7 +72,7 @@ class FedPPAPlus(FedPPA):
             return e[:, None].to(uploads.dtype) * super().blend(server, uploads, C)
         # in units of the largest, so that equal entropies are equal shares to the last bit
         shares = e / e.max() if e.any() else torch.ones_like(e)
-        return bank.mean(uploads, shares).expand_as(uploads)
+        return bank.mean(uploads, shares, server.spec.settings.averaging).expand_as(uploads)
 
     # ---- client half
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:

@@ -53,6 +53,7 @@ class FedProto(Local):
     citation = "Tan et al., AAAI 2022, arXiv 2105.00243"
     idea = "every client keeps its network; features of each class are pulled to that class's mean over all clients"
     sends = "down: the prototype of each class; up: the client's own prototypes and how many samples each stands for"
+    averages = ""
 
     lam: float = hyper(1.0, "strength of the pull to the global prototypes", low=0.0)
     distance: Literal["mse", "euclidean"] = hyper(
@@ -79,10 +80,10 @@ class FedProto(Local):
         return Message(prototypes=server["prototypes"], known=server["known"])
 
     def expects(self, server: Server, client: ClientId) -> Mapping[str, Field]:
-        G = server["prototypes"]
+        G, n = server["prototypes"], server.spec.samples[client]
         return {
             "prototypes": Field(tuple(G.shape), G.dtype),
-            "counts": Field((len(G),), torch.int64, low=0, high=server.spec.samples[client]),
+            "counts": Field((len(G),), torch.int64, low=0, high=n, total=(n, n)),
         }
 
     def merge(self, server: Server, inbox: Inbox) -> None:

@@ -59,6 +59,7 @@ class FlexiFed(Method):
     citation = "Wang et al., WWW 2023, doi 10.1145/3543507.3583347"
     idea = "networks of different depth average the layers that agree from the input onwards"
     sends = "down: the averaged layers and how many contributed to each; up: the layers that have a partner"
+    averages = "the common layers, each for itself"
     independent_start = True
 
     strategy: Literal["basic-common", "clustered-common", "max-common"] = hyper(
@@ -118,7 +119,7 @@ class FlexiFed(Method):
 
     def blend(self, server: Server, uploads: Tensor, C: Sequence[ClientId]) -> Tensor:
         """Return what each client of ``C`` gets for one layer, from everybody's upload of it."""
-        return bank.mean(uploads, torch.ones(len(C))).expand_as(uploads)
+        return bank.mean(uploads, torch.ones(len(C)), server.spec.settings.averaging).expand_as(uploads)
 
     # ---- client half
     def assemble(self, client: Client, message: Message) -> Tensor:

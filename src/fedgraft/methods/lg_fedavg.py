@@ -41,6 +41,7 @@ class LGFedAvg(FedAvg):
     citation = "Liang et al., arXiv 2001.01523, 2020"
     idea = "average the head; every client keeps its own extractor"
     sends = "down: the head; up: the trained head (in warm rounds the whole model)"
+    averages = "the head (in warm rounds the whole model)"
 
     warm_rounds: int = hyper(0, "rounds of FedAvg on the whole model before the extractors become private", low=0)
 

@@ -22,6 +22,7 @@ class Local(Method):
     name = "local"
     idea = "every client trains alone: what federation has to beat"
     sends = "nothing"
+    averages = "nothing, for nothing is sent"
     headline = "trained"
 
     def shared(self) -> Part:

@@ -118,8 +118,11 @@ class PFedLA(Method):
             gradient[kept] = 0
             HN = {name: t.clone().requires_grad_() for name, t in self.hypernetwork(server, client).items()}
             slopes = torch.autograd.grad(self.rows(HN, server.spec.clients), list(HN.values()), gradient)
-            for name, slope in zip(HN, slopes, strict=True):
-                after[name][client] -= self.eta * slope
+            moved = {name: HN[name].detach() - self.eta * slope for name, slope in zip(HN, slopes, strict=True)}
+            # uploads of absurd size, though finite, can make a step that no softmax survives
+            if all(bool(t.isfinite().all()) for t in (*moved.values(), self.rows(moved, server.spec.clients))):
+                for name, tensor in moved.items():
+                    after[name][client] = tensor
             after["bank"][client] = message["weights"]
         server.update(after)
 

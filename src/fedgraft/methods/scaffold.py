@@ -52,6 +52,7 @@ class SCAFFOLD(Method):
     citation = "Karimireddy et al., ICML 2020, arXiv 1910.06378"
     idea = "one global model; control variates take the clients' drift out of their local steps"
     sends = "down: the global model and control variate; up: the changes of both"
+    averages = "the changes of model and control variate"
 
     eta_g: float = hyper(1.0, "server rate", above=0.0)
     eta_l: float | None = hyper(None, "local rate; none is the run's", above=0.0)

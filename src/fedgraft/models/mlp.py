@@ -1,5 +1,6 @@
 """Fully connected networks for any input, and softmax regression."""
 
+import re
 from collections.abc import Sequence
 from math import prod
 
@@ -14,7 +15,7 @@ LARGEST = 65536
 def sizes(text: str) -> tuple[int, ...]:
     """Read hidden sizes as they are written in `mlp:200-100`."""
     words = text.split("-")
-    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= LARGEST for word in words):
+    if not all(re.fullmatch("[0-9]{1,9}", word) and 1 <= int(word) <= LARGEST for word in words):
         raise UserError(
             f"the hidden layers of an mlp are sizes from 1 to {LARGEST} joined by hyphens, "
             f"such as mlp:200 or mlp:200-100; {text!r} is not"

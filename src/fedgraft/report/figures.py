@@ -73,7 +73,8 @@ def _figures(study: Study) -> Iterator[tuple[str, "Figure"]]:
             if gains is not None:
                 yield f"benefit-{label}-seed{seed}", _benefit(gains)
     for seed in study.seeds:
-        yield f"labels-seed{seed}", _labels(np.array(study.any_run(seed).result["label_counts"]))
+        if (held := study.any_run(seed).result["label_counts"]) is not None:
+            yield f"labels-seed{seed}", _labels(np.array(held))
     for seen in observations(study):
         for seed in seen.values:
             name = f"{seen.label}-{seen.name}-seed{seed}"

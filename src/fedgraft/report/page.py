@@ -14,7 +14,7 @@ from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.report import commands
 from fedgraft.report.matrices import Observation, fair_share, observations, pack
-from fedgraft.report.reading import Reading, from_memory
+from fedgraft.report.reading import Finished, Reading, from_memory
 from fedgraft.report.study import Study, studies
 from fedgraft.runs.compare import REFERENCES, Spread
 from fedgraft.runs.run import Run
@@ -92,14 +92,24 @@ def _context(study: Study, seen: Sequence[Observation]) -> dict[str, Any]:
         "against": {label: {other: own[label] - own[other] for other in references if other != label} for label in own},
         "verdicts": study.verdicts(),
         "seen": seen,
+        "labels": all(run.result["label_counts"] is not None for _, run in everything),
         "params": {label: run.result.get("params", {}) for label, run in everything},
         "settings": {name: value for name, value in settings.items() if name not in _SAID_ELSEWHERE},
         "versions": sorted({_versions(run.result) for _, run in everything}),
-        "refused": sum(run.result.get("refused", 0) for _, run in everything),
+        "refused": {label: refused for label in rows if (refused := _refused(study.runs[label].values()))},
         "compare_command": commands.compare_command(study) if repeatable else None,
         "run_commands": [commands.run_command(label, run.config) for label, run in everything] if repeatable else [],
         "local_command": commands.run_command("local", config) if repeatable else None,
     }
+
+
+def _refused(runs: Iterable[Finished]) -> str:
+    """How many replies the server of a method's runs refused, whose, and why the first."""
+    refused = [each for run in runs for record in run.result["rounds"] for each in record.get("refused", ())]
+    if not refused:
+        return ""
+    clients = sorted({int(each["client"]) for each in refused})
+    return f"{len(refused)}, of client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}; {refused[0]['reason']}"
 
 
 def _versions(result: Any) -> str:

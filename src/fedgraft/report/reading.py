@@ -1,18 +1,16 @@
 """Read run directories, comparison directories and folders of them."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from fedgraft import methods
 from fedgraft.core.errors import UserError
 from fedgraft.runs.config import RunConfig, configure, read
+from fedgraft.runs.results import read_json, read_observations
 from fedgraft.runs.run import Run
 
 Array = np.ndarray[Any, Any]
@@ -85,7 +83,7 @@ def _children(folder: Path) -> Iterator[Path]:
     """Yield the runs right below a folder, in the order of its comparison where it is one."""
     order: list[str] = []
     if (folder / "comparison.json").exists():
-        order = [str(row.get("method")) for row in _json(folder / "comparison.json").get("rows", [])]
+        order = [str(row.get("method")) for row in read_json(folder / "comparison.json").get("rows", [])]
     runs = sorted(config.parent for config in folder.glob("*/config.toml"))
     ranks = {run: _rank(read(run / "config.toml"), order) for run in runs}
     yield from sorted(runs, key=lambda run: ranks[run])
@@ -98,33 +96,15 @@ def _rank(settings: Mapping[str, Any], order: Sequence[str]) -> int:
 
 def read_run(directory: Path) -> Finished:
     """Read a finished run, or say in a sentence what is wrong with it."""
-    result = _json(directory / "result.json")
+    result = read_json(directory / "result.json")
     if missing := sorted(_NEEDED - result.keys()):
         raise UserError(f"{directory / 'result.json'} is not the result of a run: it lacks {', '.join(missing)}")
     try:
         config = configure(read(directory / "config.toml"))
     except UserError as error:
         raise UserError(f"the run in {directory} cannot be read: {error}") from None
-    return Finished(_label(config.method, config.params), config, result, _observed(directory / "observed.safetensors"))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {error}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is damaged: it does not hold a JSON object")
-    return value
-
-
-def _observed(path: Path) -> dict[str, Array]:
-    if not path.exists():
-        return {}
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is damaged: {error}") from None
+    observed = {name: tensor.numpy() for name, tensor in read_observations(directory / "observed.safetensors").items()}
+    return Finished(_label(config.method, config.params), config, result, observed)
 
 
 def _label(name: str, params: Mapping[str, Any]) -> str:

@@ -2,22 +2,27 @@
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tomli_w
+
 from fedgraft import methods
+from fedgraft.core import disk
 from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
 from fedgraft.runs import directory, results, setting
-from fedgraft.runs.config import RunConfig, configure
-from fedgraft.runs.run import Run, Watcher, plan, start
+from fedgraft.runs.config import MACHINE, RunConfig, configure, read
+from fedgraft.runs.run import Run, Watcher, finished, go_on, plan, start
 from fedgraft.runs.setting import Model
 
 REFERENCES = ("local", "fedavg")
+AGENDA = "agenda.toml"
 Result = Mapping[str, Any]
 
 
@@ -48,6 +53,7 @@ class Row:
     seconds: float
     gaining: int | None
     clients: int
+    refused: int
 
 
 @dataclass
@@ -108,6 +114,7 @@ def _row(name: str, finished: Sequence[Result], alone: Mapping[int, Result] | No
         seconds=statistics.fmean(result["seconds"] for result in finished),
         gaining=sum(gain > 0 for gain in gains) if gains else None,
         clients=sum(result["clients"] for result in finished),
+        refused=sum(result.get("refused", 0) for result in finished),
     )  # fmt: skip
 
 
@@ -118,8 +125,12 @@ def benefits(result: Result, alone: Result) -> list[float]:
 
 
 def last_accuracies(result: Result, point: Point) -> list[float]:
-    """Every client's accuracy in the last round."""
-    return [value if value is not None else 0.0 for value in result["rounds"][-1][point]["per_client"]]
+    """Every client's accuracy in the last round, or when it was last tested; nothing, if it never was."""
+    found = [0.0] * len(result["rounds"][-1][point]["per_client"])
+    for record in result["rounds"]:
+        for client, accuracy in enumerate(record.get(point, {}).get("per_client", ())):
+            found[client] = found[client] if accuracy is None else accuracy
+    return found
 
 
 def worst_tenth(accuracies: Sequence[float]) -> float:
@@ -138,6 +149,80 @@ def contestants(chosen: Iterable[str | Method]) -> dict[str, Method]:
     return members
 
 
+@dataclass(frozen=True)
+class Agenda:
+    """Which runs a comparison is made of: written down before the first, so that it can go on after any accident."""
+
+    config: RunConfig
+    members: Mapping[str, Method]
+    seeds: tuple[int, ...]
+    objects: bool = False
+    """Whether data or a model came from Python: then only Python can go on."""
+
+    @classmethod
+    def read(cls, place: Path, changes: Mapping[str, Any]) -> "Agenda":
+        """Read what is written in ``place``; ``changes`` may set what is the machine's."""
+        if surplus := set(changes) - MACHINE:
+            raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another comparison")
+        written = read(place / AGENDA)
+        try:
+            members = [methods.make(each["name"], **each["params"]) for each in written["methods"]]
+            seeds = tuple(range(written["seed"], written["seed"] + written["seeds"]))
+            config = configure(written["config"], changes, {"seed": seeds[0]})
+            return cls(config, {methods.label(each): each for each in members}, seeds, written["objects"])
+        except (LookupError, TypeError, AttributeError) as error:
+            raise UserError(f"{place / AGENDA} is not the agenda of a comparison: {error}") from None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All of it, as it is written."""
+        config = self.config.model_dump(exclude={"method", "params", "seed"})
+        return {
+            "seed": self.seeds[0],
+            "seeds": len(self.seeds),
+            "objects": self.objects,
+            "methods": [{"name": each.name, "params": directory.without_none(each.parameters())}
+                        for each in self.members.values()],
+            "config": directory.without_none(config),
+        }  # fmt: skip
+
+    def folder(self, place: Path, label: str, seed: int) -> Path:
+        """Where a run of the comparison has its directory."""
+        return place / re.sub(r"[^\w.+=-]+", "-", f"{label}-seed{seed}")
+
+    def left(self, place: Path) -> int:
+        """How many runs are not finished yet."""
+        folders = [self.folder(place, label, seed) for label in self.members for seed in self.seeds]
+        return sum(not (folder / "result.json").exists() for folder in folders)
+
+    @contextmanager
+    def claimed(self, place: Path) -> Iterator[None]:
+        """Have the comparison's directory to oneself: a fresh one, or one in which this comparison was interrupted."""
+        begun = (place / AGENDA).exists()
+        if begun and (place / "comparison.json").exists():
+            raise UserError(f"the comparison in {place} is complete, there is nothing left to do")
+        if begun and (differing := _differences(read(place / AGENDA), self.facts)):
+            raise UserError(f"{place} holds another comparison ({differing}); name another directory with --out")
+        if not begun:
+            directory.fresh(place)
+        with disk.locked(place):
+            if not begun:
+                disk.write(place / AGENDA, tomli_w.dumps(self.facts).encode())
+            yield
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Name the settings that are not the same, but for those of the machine."""
+    found = []
+    for key in sorted((there.keys() | here.keys()) - MACHINE):
+        one, two = there.get(key), here.get(key)
+        if isinstance(one, Mapping) and isinstance(two, Mapping):
+            found.append(_differences(one, two))
+        elif one != two:
+            found.append(f"{key} differ" if key == "methods" else f"{key} is {one!r} there and {two!r} here")
+    return ", ".join(filter(None, found))
+
+
 def compare(
     chosen: Iterable[str | Method],
     *,
@@ -154,25 +239,68 @@ def compare(
 
     A method is chosen by name, as a text with settings (``"fedapa:mu=0.3"``) or as an object. ``settings`` and
     ``model`` are those of :func:`fedgraft.run`; ``federation`` may make your own for each seed. Every seed draws a
-    new partition, new initial weights and new batches, the same for all methods.
+    new partition, new initial weights and new batches, the same for all methods. If ``out`` holds the same comparison,
+    interrupted, it goes on: finished runs are kept, and one that was cut short continues from its checkpoint.
     """
     if seeds < 1:
         raise UserError(f"a comparison needs at least one seed, not {seeds}")
     if isinstance(model, str):
         settings["model"], model = model, None
     config = config or configure(settings, recipe_name=recipe)
-    members = contestants(chosen)
-    first = config.seed
-    place = None if out is None else directory.fresh(Path(out))
-    comparison = Comparison(config, tuple(range(first, first + seeds)), {name: [] for name in members})
-    for seed in comparison.seeds:
-        this = config.model_copy(update={"seed": seed})
-        fed = setting.federation(this) if federation is None else federation(seed)
-        for name, method in members.items():
-            folder = re.sub(r"[^\w.+=-]+", "-", f"{name}-seed{seed}")
-            planned = plan(method, fed, this, model, given=federation is not None)
-            comparison.config = planned.config.model_copy(update={"seed": first, "method": config.method, "params": {}})
-            comparison.runs[name].append(start(planned, None if place is None else place / folder, watchers))
-    if place is not None:
-        results.write_json(place / "comparison.json", comparison.to_json())
+    objects = federation is not None or model is not None
+    agenda = Agenda(config, contestants(chosen), tuple(range(config.seed, config.seed + seeds)), objects)
+    return _carry_out(agenda, federation, model, watchers, None if out is None else Path(out))
+
+
+def resume(place: str | Path, *, watchers: Sequence[Watcher] = (), **changes: Any) -> Comparison:
+    """Go on with an interrupted comparison at its first missing run, to the same bits.
+
+    ``changes`` may set what is the machine's: ``workers`` and so on. A comparison that was given data or a model from
+    Python goes on when :func:`compare` is called as before, with the same ``out``.
+    """
+    agenda = Agenda.read(Path(place), changes)
+    if agenda.objects:
+        raise UserError(
+            f"the comparison in {place} was given data or a model from Python; "
+            "call fedgraft.compare as before, with the same out, and it goes on"
+        )
+    return _carry_out(agenda, None, None, watchers, Path(place))
+
+
+def _carry_out(
+    agenda: Agenda,
+    federation: Callable[[int], Federation] | None,
+    model: Model | None,
+    watchers: Sequence[Watcher],
+    place: Path | None,
+) -> Comparison:
+    """Do what is left of an agenda; what cannot work is refused before anything is written."""
+    first, given = agenda.seeds[0], federation is not None
+
+    def plans(seed: int) -> dict[str, Run]:
+        config = agenda.config.model_copy(update={"seed": seed})
+        fed = setting.federation(config) if federation is None else federation(seed)
+        return {label: plan(method, fed, config, model, given=given) for label, method in agenda.members.items()}
+
+    planned = plans(first)
+    runs: dict[str, list[Run]] = {label: [] for label in agenda.members}
+    with nullcontext() if place is None else agenda.claimed(place):
+        for seed in agenda.seeds:
+            for label, run in (planned if seed == first else plans(seed)).items():
+                folder = None if place is None else agenda.folder(place, label, seed)
+                runs[label].append(_complete(run, folder, watchers))
+        known = next(iter(planned.values())).config
+        told = known.model_copy(update={"seed": first, "method": agenda.config.method, "params": {}})
+        comparison = Comparison(told, agenda.seeds, runs)
+        if place is not None:
+            results.write_json(place / "comparison.json", comparison.to_json())
     return comparison
+
+
+def _complete(run: Run, folder: Path | None, watchers: Sequence[Watcher]) -> Run:
+    """Keep a run that is finished, go on with one that was begun, start one that is missing."""
+    if folder is None or not (folder / "config.toml").exists():
+        return start(run, folder, watchers)
+    if differing := _differences(configure(read(folder / "config.toml")).model_dump(), run.config.model_dump()):
+        raise UserError(f"{folder} holds another run ({differing})")
+    return finished(run, folder) if (folder / "result.json").exists() else go_on(run, folder, watchers)

@@ -9,16 +9,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from fedgraft.core import averaging
 from fedgraft.core.errors import UserError
 from fedgraft.papers import recipe
 
 
-class TrainingConfig(BaseModel):
-    """Local training; the same for every method of a comparison."""
+class Settings(BaseModel):
+    """Settings: none but those that there are, none changed, no number that is none."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError(f"is not a thing to switch on or off, so not {str(value).lower()}")
+        return value
+
+
+class TrainingConfig(Settings):
+    """Training, and what the server takes of it; the same for every method of a comparison."""
 
     lr: float = Field(0.02, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
@@ -34,16 +46,26 @@ class TrainingConfig(BaseModel):
     buffers: Literal["average", "local", "keep"] = Field(
         "average", description="BatchNorm statistics: averaged, local to each client, or kept as they began"
     )
+    max_norm: float = Field(1e9, gt=0, description="refuse a reply of which an entry has a larger norm")
+    averaging: str = Field(
+        "mean", description="how the server averages: mean, or against hostile clients median, trimmed:SHARE, clip:NORM"
+    )
+
+    @field_validator("averaging")
+    @classmethod
+    def _averaging_text(cls, value: str) -> str:
+        kind, amount = averaging.parse(value)
+        return f"{kind}:{amount:g}" if ":" in value else kind
 
 
-class RunConfig(BaseModel):
+class RunConfig(Settings):
     """Everything that decides a run's result, and where it goes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: str = Field("fedavg", description="name of the method")
     params: dict[str, Any] = Field(default_factory=dict, description="hyper-parameters of the method")
-    dataset: str = Field("digits", description="name of a dataset, an .npz file, or a folder with one .npz per site")
+    dataset: str = Field(
+        "digits", min_length=1, description="name of a dataset, an .npz file, or a folder with one .npz per site"
+    )
     data_dir: str | None = Field(None, description="folder with <name>.npz files")
     clients: int = Field(10, ge=1, description="number of clients")
     partition: str = Field(
@@ -54,7 +76,7 @@ class RunConfig(BaseModel):
         "half", description="pixels to [-1, 1], or by the dataset's statistics"
     )
     augment: bool = Field(False, description="random crops and mirror images in training")
-    resize: int | None = Field(None, ge=4, description="scale images to this many pixels a side")
+    resize: int | None = Field(None, ge=4, le=1024, description="scale images to this many pixels a side")
     model: str = Field("auto", description="name of a model, or package.module:function that builds one")
     head: str | None = Field(
         None, description="which submodule of your own model is its head (default: the last layer)"
@@ -137,7 +159,7 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise UserError(f"there is no configuration file {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # bad UTF-8, bad TOML, endless figures or brackets
         raise UserError(f"{path} is not a readable configuration file: {error}") from None
 
 
@@ -161,7 +183,7 @@ def _sentence(error: ValidationError) -> str:
         near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"there is no setting {place[-1]!r}{hint}"
-    text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    text = first["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
     text = text[0].lower() + text[1:]
     got = first.get("input")
     shown = "" if first["type"] == "value_error" and "not " in text else f", not {got!r}"

@@ -8,15 +8,15 @@ from typing import Any
 
 import tomli_w
 
+from fedgraft.core import disk
 from fedgraft.core.errors import UserError
-from fedgraft.runs import results
 from fedgraft.runs.config import RunConfig
 
 
 def fresh(path: Path) -> Path:
-    """Make a run's directory, and never write into somebody else's."""
-    if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
-        raise UserError(f"{path} is there already and not empty; name another directory with --out")
+    """Make a run's directory, and never write into somebody else's; what a killed process left is nobody's."""
+    if path.exists() and any(not _left_over(each) for each in (path.iterdir() if path.is_dir() else [path])):
+        raise UserError(f"{path} is there already and not empty; name another directory")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -24,29 +24,27 @@ def fresh(path: Path) -> Path:
     return path
 
 
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Keep a run's directory to one process."""
-    import fcntl  # not on every system, and only those who write a directory need it
+def sweep(directory: Path) -> None:
+    """Take away the halves of files that a killed process left."""
+    for each in directory.iterdir():
+        if _left_over(each) and each.name != "lock":
+            each.unlink(missing_ok=True)
 
-    with (directory / "lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"another process is working in {directory}") from None
-        yield
-    (directory / "lock").unlink(missing_ok=True)
+
+def _left_over(path: Path) -> bool:
+    return path.name == "lock" or (path.suffix == ".part" and path.is_file())
 
 
 def write_config(directory: Path, config: RunConfig) -> None:
-    """Write the configuration that repeats the run; TOML has no word for what is not set."""
+    """Write the configuration that repeats the run."""
+    disk.write(directory / "config.toml", tomli_w.dumps(without_none(config.model_dump())).encode())
 
-    def without_none(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: without_none(inner) for key, inner in value.items() if inner is not None}
-        return value
 
-    results.write_bytes(directory / "config.toml", tomli_w.dumps(without_none(config.model_dump())).encode())
+def without_none(value: Any) -> Any:
+    """Leave out what is not set: TOML has no word for it."""
+    if isinstance(value, Mapping):
+        return {key: without_none(inner) for key, inner in value.items() if inner is not None}
+    return value
 
 
 @contextmanager
@@ -58,7 +56,7 @@ def metrics(
         yield lambda _: None
         return
     path = directory / "metrics.jsonl"
-    results.write_bytes(path, "".join(json.dumps(record) + "\n" for record in records).encode())
+    disk.write(path, "".join(json.dumps(record) + "\n" for record in records).encode())
     with path.open("a", encoding="utf-8") as stream:
 
         def write(record: Mapping[str, Any]) -> None:
@@ -66,15 +64,3 @@ def metrics(
             stream.flush()
 
         yield write
-
-
-def recorded(directory: Path, rounds_done: int) -> list[dict[str, Any]]:
-    """Read the records of the rounds before a checkpoint; a torn last line is of a later round."""
-    try:
-        lines = (directory / "metrics.jsonl").read_text("utf-8").splitlines()[:rounds_done]
-        records = [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        raise UserError(f"{directory / 'metrics.jsonl'} is damaged: {error}") from None
-    if [record.get("round") for record in records] != list(range(1, rounds_done + 1)):
-        raise UserError(f"{directory / 'metrics.jsonl'} lacks rounds that the checkpoint has")
-    return records

@@ -2,16 +2,17 @@
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
+from fedgraft.core import disk
+from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Summary
 from fedgraft.core.rounds import Round
 
@@ -39,6 +40,8 @@ def record(this: Round) -> dict[str, Any]:
 def best_and_last(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The last evaluated round, and the best: chosen on validation data where there is some, else on test data."""
     evaluated = [r for r in records if "received" in r]
+    if not evaluated:
+        raise UserError("no client's model could be tested in any round, so there is no result")
     chosen_on = "validation" if evaluated and "received_validation" in evaluated[0] else "test"
     result: dict[str, Any] = {"best": {"chosen_on": chosen_on}, "last": {}}
     for point in POINTS:
@@ -57,9 +60,20 @@ def per_message(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     return sum(r["bytes_up"] for r in records) / ups, sum(r["bytes_down"] for r in records) / downs
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read what was written, or say in a sentence that it is damaged."""
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged: it does not hold a JSON object")
+    return value
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a file whole or not at all."""
-    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    disk.write(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
 def stacked(rounds: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -69,31 +83,26 @@ def stacked(rounds: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([r.get(name, missing[name]).float() for r in rounds]) for name in sorted(shown)}
 
 
+def read_observations(path: Path) -> dict[str, Tensor]:
+    """Read what the method showed, if there is anything."""
+    if not path.exists():
+        return {}
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+
+
 def write_observations(path: Path, observed: Mapping[str, Tensor]) -> None:
     """Write what the method showed, if it showed anything."""
     if observed:
-        write_bytes(path, save({name: tensor.contiguous() for name, tensor in observed.items()}))
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write aside, flush to the disk, rename."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        disk.write(path, disk.packed(observed))
 
 
 def _summary(summary: Summary) -> dict[str, Any]:
     return {
         "mean": _number(summary.mean),
-        "pooled": summary.pooled,
+        "pooled": _number(summary.pooled),
         "loss": _number(summary.loss),
         "per_client": [_number(accuracy) for accuracy in summary.per_client],
     }

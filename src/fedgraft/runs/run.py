@@ -1,7 +1,8 @@
 """Run a method on a federation: from Python, and from the command line through the same door."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,23 +11,31 @@ import torch
 from torch import nn
 
 from fedgraft import kernels, methods
-from fedgraft.core import exchange
+from fedgraft.core import disk, exchange
+from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Model as LiveModel
-from fedgraft.core.rounds import Participation, Round, rounds
+from fedgraft.core.rounds import Engine, Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.core.training import Training
 from fedgraft.data.federation import OWN, Federation
-from fedgraft.engines.local import Faults, LocalEngine, Workshop, cores, single_thread
+from fedgraft.engines.local import Faults, LocalEngine, cores
+from fedgraft.engines.workshop import Workshop, first_states, single_thread
 from fedgraft.runs import checkpoint, directory, results, setting
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
-from fedgraft.runs.setting import Model
+from fedgraft.runs.setting import Model, Population
 from fedgraft.version import __version__
 
 AUTO_SECONDS = 20.0
+
+
+class Host(Engine, Protocol):
+    """An engine whose clients' states can be saved and given back."""
+
+    states: dict[ClientId, State]
 
 
 class Watcher(Protocol):
@@ -39,12 +48,15 @@ class Watcher(Protocol):
     def end(self, run: "Run") -> None: ...
 
 
+Hosting = Callable[["Run", Server], AbstractContextManager[Host]]
+
+
 @dataclass
 class Run:
     """A run and, when it is over, its result."""
 
     method: Method
-    federation: Federation
+    federation: Population
     config: RunConfig
     spec: Spec
     directory: Path | None = None
@@ -55,10 +67,6 @@ class Run:
     observed: dict[str, torch.Tensor] = field(default_factory=dict)
     _states: dict[int, State] = field(default_factory=dict)
 
-    @property
-    def _workshop(self) -> Workshop:
-        return Workshop(self.method, self.spec, self.federation.clients, torch.device("cpu"))
-
     def module(self, client: int) -> nn.Module:
         """The client's own network, as its last training left it, ready for use.
 
@@ -66,7 +74,9 @@ class Run:
         """
         if self.server is None or client not in self._states:
             raise UserError(f"there is no client {client}; there are 0 to {self.spec.clients - 1}")
-        subject = self._workshop.client(client, self._states[client], self.spec.rounds - 1, "evaluate")
+        assert isinstance(self.federation, Federation)
+        workshop = Workshop(self.method, self.spec, self.federation.clients, torch.device("cpu"))
+        subject = workshop.client(client, self._states[client], self.spec.rounds - 1, "evaluate")
         exchange.contact(self.method, subject)
         message = self.method.send(self.server, client).copy()
         own = self.method.personal(subject, message, subject.own)
@@ -117,11 +127,12 @@ def run(
 def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run out, in a fresh directory if one is wanted."""
     if out is None:
-        return _conduct(run, list(watchers), None)
+        return conduct(run, list(watchers), None, _locally)
     run.directory = directory.fresh(out)
-    with directory.locked(run.directory):
+    with disk.locked(run.directory):
+        directory.sweep(run.directory)
         directory.write_config(run.directory, run.config)
-        return _conduct(run, list(watchers), None)
+        return conduct(run, list(watchers), None, _locally)
 
 
 def resume(
@@ -143,19 +154,55 @@ def resume(
     if (place / "result.json").exists():
         raise UserError(f"the run in {place} is complete; there is nothing to resume")
     if not (place / "config.toml").exists():
+        if any(place.glob("*/config.toml")):
+            raise UserError(
+                f"{place} holds several runs: `fedgraft resume`, or fedgraft.compare as before, goes on with them"
+            )
         raise UserError(f"{place} holds no run: there is no config.toml in it")
+    if (place / "federation.json").exists():
+        raise UserError(f"the run in {place} is that of a federation: it goes on when its Flower app is started again")
     config = configure(read_settings(place / "config.toml"), changes)
     run = plan(methods.make(config.method, **config.params), federation or setting.federation(config), config, model)
+    return go_on(run, place, watchers)
+
+
+def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
+    """Carry a planned run on from the newest whole checkpoint in ``place``."""
     run.directory = place
-    with directory.locked(place):
-        found, complaints = checkpoint.read(place / "checkpoints")
-        run.notes += complaints
-        run.records = directory.recorded(place, found.round if found else 0)
-        return _conduct(run, list(watchers), found)
+    with disk.locked(place):
+        return conduct(run, list(watchers), newest(run, place, first_states(run.method, run.spec)), _locally)
 
 
-def plan(method: Method, federation: Federation, config: RunConfig, model: Model | None, *, given: bool = False) -> Run:
+def newest(run: Run, place: Path, states: Mapping[ClientId, State]) -> Checkpoint | None:
+    """Find the newest whole checkpoint of a run whose clients begin with ``states``; the records are those up to it."""
+    directory.sweep(place)
+    begun = Checkpoint(0, run.method.setup(run.spec), states, [], [])
+    found, complaints = checkpoint.read(place / "checkpoints", begun)
+    run.notes += complaints
+    run.records = [dict(record) for record in found.records] if found else []
+    return found
+
+
+def finished(run: Run, place: Path) -> Run:
+    """Fill a planned run with what it left in ``place`` when it was complete."""
+    run.directory, run.result = place, results.read_json(place / "result.json")
+    run.records = run.result.get("rounds", [])
+    if [record.get("round") for record in run.records] != list(range(1, run.spec.rounds + 1)):
+        raise UserError(f"{place / 'result.json'} is damaged: it does not hold every round")
+    if run.result.get("samples") != list(run.spec.samples):
+        raise UserError(f"the run in {place} had other data: its clients had {run.result.get('samples')} samples")
+    run.observed = results.read_observations(place / "observed.safetensors")
+    last, _ = checkpoint.read(place / "checkpoints")
+    if last is not None and last.round == run.spec.rounds:
+        run.server = Server(run.spec, **last.server)
+        run.server.round = last.round
+        run._states = {client: dict(state) for client, state in last.clients.items()}
+    return run
+
+
+def plan(method: Method, federation: Population, config: RunConfig, model: Model | None, *, given: bool = False) -> Run:
     """Check that everything fits before anything is written or trained; ``given``: the federation is the caller's."""
+    setting.insist_on_device(config.device)
     architectures, assignment, name = setting.architectures(config, federation, model)
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
@@ -165,6 +212,11 @@ def plan(method: Method, federation: Federation, config: RunConfig, model: Model
     for architecture in architectures:
         if architecture.outputs < federation.classes:
             raise UserError(f"the model has {architecture.outputs} outputs for {federation.classes} classes")
+    if config.training.averaging != "mean" and not method.averages:
+        raise UserError(
+            f"{method.name} does not average what clients send: averaging = {config.training.averaging} means nothing"
+        )
+    method.setup(spec)  # and let it go: a method that cannot work here says so now
     known = {"method": method.name, "params": method.parameters(), "model": name, "clients": len(federation)}
     if given:
         known |= {"dataset": federation.name, "partition": federation.partition}
@@ -173,8 +225,14 @@ def plan(method: Method, federation: Federation, config: RunConfig, model: Model
     return Run(method, federation, config.model_copy(update=known), spec)
 
 
-def _conduct(run: Run, watchers: list[Watcher], start: Checkpoint | None) -> Run:
-    """Do the rounds that are left, keep what they give, close the books."""
+def conduct(
+    run: Run,
+    watchers: list[Watcher],
+    start: Checkpoint | None,
+    host: Hosting,
+    loop: Callable[..., Iterator[Round]] = rounds,
+) -> Run:
+    """Do the rounds that are left where ``host`` has the clients, keep what they give, close the books."""
     config, spec = run.config, run.spec
     server = run.server = run.method.setup(spec)
     participation = Participation(*participation_range(config.participation))
@@ -184,26 +242,18 @@ def _conduct(run: Run, watchers: list[Watcher], start: Checkpoint | None) -> Run
     started = saved = time.perf_counter()
     with (
         single_thread(),
-        LocalEngine(
-            run.method,
-            spec,
-            run.federation.clients,
-            workers=_workers(config, spec),
-            device=config.device,
-            everyone=run.federation.everyone() if config.global_test else None,
-            faults=Faults(config.retries, config.failed_client, config.deadline),
-        ) as engine,
+        host(run, server) as engine,
         directory.metrics(run.directory, run.records) as metrics,
     ):
         if start is not None:
             server.restore(start.server, start.round)
             engine.states = {client: dict(state) for client, state in start.clients.items()}
-        for this in rounds(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
+        for this in loop(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
             run.records.append(results.record(this))
             observed.append(this.observed)
             metrics(run.records[-1])
             if run.directory is not None and _due(config, server.round, time.perf_counter() - saved):
-                now = Checkpoint(server.round, server, engine.states, observed)
+                now = Checkpoint(server.round, server, engine.states, observed, run.records)
                 checkpoint.write(run.directory / "checkpoints", now)
                 saved = time.perf_counter()
             for watcher in watchers:
@@ -217,6 +267,19 @@ def _conduct(run: Run, watchers: list[Watcher], start: Checkpoint | None) -> Run
     for watcher in watchers:
         watcher.end(run)
     return run
+
+
+def _locally(run: Run, server: Server) -> LocalEngine:
+    """Have all clients on this machine."""
+    config, federation = run.config, run.federation
+    assert isinstance(federation, Federation)
+    return LocalEngine(
+        run.method, run.spec, federation.clients,
+        workers=_workers(config, run.spec),
+        device=config.device,
+        everyone=federation.everyone() if config.global_test else None,
+        faults=Faults(config.retries, config.failed_client, config.deadline),
+    )  # fmt: skip
 
 
 def _due(config: RunConfig, done: int, seconds: float) -> bool:
@@ -241,7 +304,7 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
         "model": config.model,
         "seed": config.seed,
         "samples": list(run.spec.samples),
-        "label_counts": run.federation.counts().tolist(),
+        "label_counts": None if (counts := run.federation.counts()) is None else counts.tolist(),
         "seconds": round(seconds, 3),
         "bytes_up_per_client": up,
         "bytes_down_per_client": down,

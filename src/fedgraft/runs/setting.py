@@ -2,8 +2,10 @@
 
 import copy
 import importlib
+import re
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -11,10 +13,38 @@ from torch import nn
 from fedgraft import kernels, models
 from fedgraft.core.errors import UserError
 from fedgraft.core.model import Architecture
-from fedgraft.data.federation import Federation, federate
+from fedgraft.data.federation import Array, Federation, federate
 from fedgraft.runs.config import RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
+
+
+class Population(Protocol):
+    """What a plan has to know of the clients: sizes and shapes, wherever their data lie."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def partition(self) -> str: ...
+
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def samples(self) -> tuple[int, ...]: ...
+
+    @property
+    def example(self) -> torch.Tensor: ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def counts(self) -> Array | None:
+        """Clients x classes: who holds how many samples of what, if that may be known here."""
+        ...
 
 
 def federation(config: RunConfig) -> Federation:
@@ -27,7 +57,7 @@ def federation(config: RunConfig) -> Federation:
 
 
 def architectures(
-    config: RunConfig, fed: Federation, model: Model | None
+    config: RunConfig, fed: Population, model: Model | None
 ) -> tuple[tuple[Architecture, ...], tuple[int, ...], str]:
     """Return the distinct architectures, which client has which, and how the configuration names them."""
     example = fed.example
@@ -72,4 +102,21 @@ def _imported(path: str) -> Callable[[], nn.Module]:
         raise UserError(f"the model {path!r} cannot be imported: {error}") from None
     if not callable(found):
         raise UserError(f"{path!r} is not a function that builds a module")
+    try:
+        with torch.random.fork_rng(devices=[]):
+            made = found()
+    except Exception as error:
+        raise UserError(f"the model {path!r} cannot be built: {type(error).__name__}: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise UserError(f"{path!r} gives a {type(made).__name__}, not a module")
     return found  # type: ignore[no-any-return]
+
+
+def insist_on_device(name: str) -> None:
+    """Refuse a device that this machine does not have."""
+    if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", name):
+        raise UserError(f"a device is cpu or cuda, or cuda:1 for the second, not {name!r}")
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"there is no device {name!r} here: {str(error).partition(chr(10))[0]}") from None

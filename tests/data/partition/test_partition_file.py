@@ -43,6 +43,8 @@ def test_arrays_are_copies_that_nobody_can_write():
         (lists([0], [3]), lists([1], []), "client 1 has no test sample"),
         (lists([0.5]), lists([1]), "whole numbers"),
         (lists([-1]), lists([1]), "from 0 up"),
+        ((np.array([2**64 - 1], np.uint64),), lists([1]), "from 0 up"),
+        (([10**30],), lists([1]), "from 0 up"),
         (lists([0, 1]), lists([1, 2]), "sample 1 is in a training and in a test list"),
     ],
 )
@@ -134,6 +136,9 @@ def test_files_that_are_no_partition_at_all(tmp_path):
     (tmp_path / "image.json").write_bytes(b"\x89PNG\xff\xfe")
     with pytest.raises(UserError, match="damaged"):
         Partition.load(tmp_path / "image.json")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match="damaged"):
+        Partition.load(tmp_path / "deep.json")
     (tmp_path / "list.json").write_text("[1, 2]")
     with pytest.raises(UserError, match="not a partition file"):
         Partition.load(tmp_path / "list.json")

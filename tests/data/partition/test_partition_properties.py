@@ -6,11 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgraft.core.errors import UserError
-from fedgraft.data.partition import Dirichlet, parse, shares
+from fedgraft.data.partition import SCHEMES, Dirichlet, parse, shares
 
 ALWAYS_POSSIBLE = ["dirichlet:0.001", "dirichlet:0.1", "dirichlet:100", "practical", "dirichlet-balanced:0.1", "iid"]
 MAY_REFUSE = ["pathological:1", "pathological:2", "pathological-random:2", "dirichlet-balanced:0.001"]
-SHARING = ["dominant:n=6,k=1/2,s=20", "dominant-1:80,n=12,remainder=last", "dirichlet-client:0.3"]
+SHARING = [
+    "dominant:n=6,k=1/2,s=20", "dominant-1:80,n=12,remainder=last", "dominant-1*:80,n=12", "dominant-2:80,n=12",
+    "dominant-3:80,n=12", "dirichlet-client:0.3",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,6 +32,26 @@ def label_files(draw):
     train = np.concatenate([np.arange(classes), rng.randint(classes, size=draw(st.integers(20, 200)))])
     test = np.concatenate([np.arange(classes), rng.randint(classes, size=draw(st.integers(12, 80)))])
     return rng.permutation(train), rng.permutation(test)
+
+
+def test_every_scheme_is_tried():
+    assert {parse(text).name for text in (*ALWAYS_POSSIBLE, *MAY_REFUSE, *SHARING)} == set(SCHEMES)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    label_files(), st.sampled_from([*ALWAYS_POSSIBLE, *MAY_REFUSE, *SHARING]), st.integers(1, 12), st.integers(0, 99)
+)
+def test_counts_are_those_of_the_samples_and_the_seed_decides_everything(y, text, clients, seed):
+    one, two = (split_or_refuse(text, y, clients, seed) for _ in range(2))
+    assert (one is None) == (two is None)
+    if one is not None:
+        assert one.fingerprint() == two.fingerprint()
+        labels = np.concatenate(y)
+        for lists, table in zip((one.train, one.test), one.counts(labels), strict=True):
+            for client, samples in enumerate(lists):
+                for c in range(table.shape[1]):
+                    assert table[client, c] == sum(1 for s in samples if labels[s] == c)
 
 
 def split_or_refuse(text, y, clients, seed):

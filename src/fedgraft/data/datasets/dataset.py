@@ -110,9 +110,11 @@ def _samples(array: Array, what: str) -> Array:
         raise UserError(f"{what} is {array.dtype}; save pixels as uint8 and features as float32")
     if array.ndim < 2:
         raise UserError(f"{what} has shape {array.shape}; features must be N,F or N,...")
-    if not np.isfinite(array).all():
-        raise UserError(f"{what} holds NaN or infinite values")
-    return np.ascontiguousarray(array, dtype=np.float32)
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as that
+        features = np.ascontiguousarray(array, dtype=np.float32)
+    if not np.isfinite(features).all():
+        raise UserError(f"{what} holds NaN or infinite values, or such that float32 cannot hold")
+    return features
 
 
 def _labels(array: Array, what: str) -> Array:
@@ -126,6 +128,8 @@ def _labels(array: Array, what: str) -> Array:
         raise UserError(f"{what} is {array.dtype}; labels must be integers")
     if array.min() < 0:
         raise UserError(f"{what} holds the negative label {array.min()}; labels must be numbered 0, 1, 2, ...")
+    if array.max() > np.iinfo(np.int64).max:
+        raise UserError(f"{what} holds the label {array.max()}; labels must be numbered 0, 1, 2, ...")
     return np.ascontiguousarray(array, dtype=np.int64)
 
 

@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import math
+import os
 import pickle
 import re
 import tarfile
@@ -102,10 +103,11 @@ def _members(path: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, bytes]]
                     yield info.name, content.read()
     elif path.suffix in {".zip", ".whl"}:
         with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():
-                if wanted.search(member.filename):
-                    _affordable(member.file_size, MEMBER_LIMIT)
-                    yield member.filename, archive.read(member)
+            chosen = [member for member in archive.infolist() if wanted.search(member.filename)]
+            _affordable(sum(member.file_size for member in chosen))
+            for member in chosen:
+                _affordable(member.file_size, MEMBER_LIMIT)
+                yield member.filename, archive.read(member)
     else:
         _affordable(path.stat().st_size, MEMBER_LIMIT)
         yield path.name, path.read_bytes()
@@ -114,6 +116,18 @@ def _members(path: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, bytes]]
 def _affordable(size: int, limit: int = LIMIT) -> None:
     if size > limit:
         raise ValueError(f"it declares {size / 2**30:.1f} GiB, more than the limit of {limit / 2**30:.0f} GiB")
+    if size > (memory := _memory()):
+        raise ValueError(
+            f"it declares {size / 2**30:.1f} GiB, more than this machine's {memory / 2**30:.1f} GiB of memory"
+        )
+
+
+def _memory() -> float:
+    """Bytes of this machine's memory, where the system tells."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return math.inf
 
 
 # -------------------------------------------------------------------------------------------------------- MNIST, EMNIST

@@ -97,7 +97,10 @@ class Partition:
         for key, part in (("train", self.train), ("test", self.test)):
             rows = ",\n".join(json.dumps(indices.tolist(), separators=(",", ":")) for indices in part)
             members.append(f'"{key}": [\n{rows}\n]')
-        Path(path).write_text("{\n" + ",\n".join(members) + "\n}\n", encoding="utf-8")
+        try:
+            Path(path).write_text("{\n" + ",\n".join(members) + "\n}\n", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot write the partition file {path}: {error.strerror}") from error
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -106,13 +109,13 @@ class Partition:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise UserError(f"cannot read the partition file {path}: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"the partition file {path} is damaged or cut short: {error}") from error
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise UserError(f'{path} is not a partition file: it has no "format": "{_FORMAT}"')
         if content.get("version") != _VERSION:
             raise UserError(
-                f"the partition file {path} has version {content.get('version')}, "
+                f"the partition file {path} has version {content.get('version')!r}, "
                 f"but this fedgraft reads version {_VERSION}"
             )
         try:
@@ -146,7 +149,8 @@ def _indices(values: ArrayLike, part: str, client: int) -> Ints:
         raise UserError(f"the {part} list of client {client} is not a plain list of indices") from error
     if not found.size:
         raise UserError(f"client {client} has no {part} sample: every client needs at least one")
-    if found.ndim != 1 or found.dtype.kind not in "iu" or found.min() < 0:
+    whole = found.ndim == 1 and found.dtype.kind in "iu"
+    if not whole or found.min() < 0 or found.max() > np.iinfo(np.int64).max:
         raise UserError(f"the {part} list of client {client} must hold whole numbers from 0 up, and only those")
     # astype copies: the caller's array stays writable, the partition's never is.
     indices = found.astype(np.int64)

@@ -118,7 +118,8 @@
 
     // Give the bubbles a height for their classes.
     shape() {
-      this.figures.labels.place.style.height = `${Math.min(900, Math.max(260, 24 * this.data.labels[0][0].length + 90))}px`;
+      if (this.figures.labels)
+        this.figures.labels.place.style.height = `${Math.min(900, Math.max(260, 24 * this.data.labels[0][0].length + 90))}px`;
     }
 
     toggles() {

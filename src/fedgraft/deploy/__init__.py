@@ -1,0 +1,1 @@
+"""From one machine to many: `fedgraft deploy` and its demonstration."""

@@ -1,0 +1,161 @@
+"""`fedgraft deploy`: what an operator types before Flower's own commands take over."""
+
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedgraft.core.errors import UserError
+from fedgraft.flags import ConfigFile, Recipe, Set, with_settings
+from fedgraft.runs.charter import ELSEWHERE
+from fedgraft.runs.config import configure, read
+
+app = typer.Typer(
+    name="deploy",
+    help="Run a method on several machines with Flower: certificates, the app, a demonstration.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Sites = Annotated[str, typer.Option("--sites", help="Names of the sites, such as a,b,c.", metavar="NAME,...")]
+
+
+@app.command()
+@partial(with_settings, without=ELSEWHERE)
+def init(
+    directory: Annotated[Path, typer.Argument(help="Folder to make, for the server and its operator.")],
+    sites: Sites = "",
+    method: Annotated[str | None, typer.Option(help="Name of a method; see `fedgraft methods`.")] = None,
+    set_: Set = None,
+    config: ConfigFile = None,
+    recipe: Recipe = None,
+    pixels: Annotated[
+        str | None, typer.Option(help="The data are images of bytes, such as 28x28 or 32x32x3.", metavar="HxW[xC]")
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="The data are floats, such as 30 or 12x1500.", metavar="N[xM...]")
+    ] = None,
+    classes: Annotated[int | None, typer.Option(help="Number of classes.", min=2)] = None,
+    mean: Annotated[
+        str | None, typer.Option(help="Of each channel, for --normalise standard.", metavar="X[,Y,Z]")
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="Likewise the standard deviations.", metavar="X[,Y,Z]")] = None,
+    name: Annotated[str, typer.Option(help="What reports call the data.")] = "own data",
+    quorum: Annotated[
+        int | None, typer.Option(help="Answers that a round needs (default: of more than half).", min=1)
+    ] = None,
+    deadline: Annotated[float, typer.Option(help="Seconds that sites have to answer a message.", min=1)] = 600,
+    patience: Annotated[float, typer.Option(help="Seconds that the server waits for absent sites.", min=0)] = 3600,
+    address: Annotated[
+        str, typer.Option(help="Where sites reach the server.", metavar="HOST:PORT")
+    ] = "server.example.org:8000",
+    out: Annotated[str, typer.Option(help="The run's directory on the server.")] = "run",
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Write the Flower app of a federation, a description for each site, and the commands for everybody."""
+    _require("flwr")
+    layers = [read(config) if config else {}, settings, {"method": method} if method else {}]
+    if set_:
+        from fedgraft.methods import assignments
+
+        layers.append({"params": assignments(set_)})
+    if method is None and "method" not in layers[0]:
+        raise UserError("name a method, such as --method fedapa; `fedgraft methods` lists them")
+    run = configure(*layers, recipe_name=recipe)
+
+    from fedgraft.runs.application import write_kit
+    from fedgraft.runs.charter import charter
+    from fedgraft.runs.deployed import planned
+
+    if (pixels is None) == (features is None) or classes is None:
+        raise UserError("say what the data look like: --pixels 28x28 or --features 30, and --classes 10")
+    data = {
+        "name": name, "kind": "features" if pixels is None else "pixels", "shape": _shape(pixels or features or ""),
+        "classes": classes, "mean": _numbers(mean), "std": _numbers(std),
+    }  # fmt: skip
+    rules = {"quorum": quorum, "deadline": deadline, "patience": patience}
+    made = charter({"directory": out, "sites": _listed(sites), "data": data, "rules": rules, "run": run})
+    planned(made, (1,) * len(made.sites))
+    write_kit(directory, made, address)
+    typer.echo(f"the app is in {directory}; {directory / 'README.md'} has the commands for the server and each site")
+
+
+@app.command()
+def certificates(
+    directory: Annotated[Path, typer.Argument(help="Folder for the certificates and keys.")],
+    server: Annotated[
+        str, typer.Option(help="Names and addresses by which sites reach the server.", metavar="HOST_OR_IP,...")
+    ] = "",
+    sites: Sites = "",
+    days: Annotated[int, typer.Option(help="How long the server's certificate is valid.", min=1, max=3650)] = 825,
+    force: Annotated[bool, typer.Option("--force", help="Replace keys that are there; the authority stays.")] = False,
+) -> None:
+    """Make a certificate authority, the server's certificate and a key for each site."""
+    _require("cryptography")
+    from fedgraft.engines.flower.certificates import make
+    from fedgraft.engines.flower.site import NAME
+
+    hosts, names = _listed(server), _listed(sites)
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise UserError(f"a site's name is made of letters, digits, '.', '_' and '-', not {name!r}")
+    for path in make(directory, server=hosts, sites=names, days=days, force=force):
+        typer.echo(path)
+    for_server = [directory / "server"] if hosts else [directory / "server" / f"{name}.pub" for name in names]
+    typer.echo(f"to the server: {', '.join(map(str, for_server))}")
+    for name in names:
+        typer.echo(f"to site {name}: {directory / 'sites' / name}")
+    typer.echo(f"to nobody: {directory / 'ca.key'}")
+
+
+@app.command()
+def demo(
+    sites: Annotated[int, typer.Option(help="Number of sites.", min=1, max=20)] = 3,
+    rounds: Annotated[int, typer.Option(help="Communication rounds.", min=1)] = 3,
+    method: Annotated[str, typer.Option(help="Name of a method; see `fedgraft methods`.")] = "fedapa",
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="Directory for everything that comes of it.")] = None,
+) -> None:
+    """Start a server and sites as separate processes on this machine, with TLS and keys, and train on digits."""
+    _require("flwr")
+    from fedgraft.deploy.demo import show
+
+    show(out, method=method, sites=sites, rounds=rounds, seed=seed)
+
+
+@app.command()
+def model(
+    site: Annotated[Path, typer.Argument(help="The site's own description, such as a.toml.")],
+    out: Annotated[Path, typer.Option(help="Where to copy the model.")] = Path("model.safetensors"),
+) -> None:
+    """At a site: fetch the site's own model, as its last evaluation left it."""
+    from fedgraft.deploy.model import fetch
+
+    facts = fetch(site, out)
+    typer.echo(f"{out}: {facts['model']} of {facts['method']}, round {facts['round']}, as {facts['point']}")
+    typer.echo(f"in Python: network = fedgraft.load_model({str(out)!r})")
+
+
+def _listed(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")] if text.strip() else []
+
+
+def _shape(text: str) -> list[int]:
+    words = text.lower().split("x")
+    if not all(word.isdigit() for word in words):
+        raise UserError(f"a shape is written like 28x28 or 32x32x3, not {text!r}")
+    return [int(word) for word in words]
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    try:
+        return None if text is None else [float(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"one number for each channel is written like 0.49,0.48,0.45, not {text!r}") from None
+
+
+def _require(package: str) -> None:
+    if find_spec(package) is None:
+        raise UserError("deployment needs Flower, which is an extra: pip install 'fedgraft[flower]'")

@@ -1,0 +1,1 @@
+"""Flower as an engine: the same methods on real machines."""

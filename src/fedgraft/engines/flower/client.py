@@ -1,0 +1,121 @@
+"""The client half on Flower: one message in, one reply out, and the private state kept on the site's own disk.
+
+Flower starts a new process for every message, so everything is read anew each time and imports are kept few.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp as ClientApp
+
+from fedgraft.core import exchange
+from fedgraft.core.client import ClientId
+from fedgraft.core.model import Model
+from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report
+from fedgraft.engines.flower.site import Memory, SiteError
+from fedgraft.engines.workshop import Job, Workshop, first_states, own_random_state, single_thread
+from fedgraft.version import __version__
+
+log = logging.getLogger("fedgraft.site")
+FAILED = 1
+"""The code of our own errors; Flower's differ, and nobody looks at them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """A client at home: who it is, its data and tools, and where it keeps its state."""
+
+    site: str
+    client: ClientId
+    workshop: Workshop
+    state: Path
+    settings: str
+
+    def memory(self, tag: Tag) -> Memory:
+        """Open the client's memory of a run, if the message is for this client."""
+        if tag.client != self.client:
+            raise SiteError(f"site {self.site} is client {self.client}, and the message is for client {tag.client}")
+        return Memory(self.state, self.site, tag.run)
+
+    def job(self, order: Order, memory: Memory, task: str) -> Job:
+        """Join what the server sent with the state that it knows of."""
+        state = memory.recall(order.version)
+        if state is None:
+            state = first_states(self.workshop.method, self.workshop.spec, [self.client])[self.client]
+        return Job("train" if task == "train" else "evaluate", self.client, order.tag.round, order.message, state)
+
+
+def make(branch: Callable[[Path], Branch]) -> ClientApp:
+    """Make the ClientApp; ``branch`` reads the site's description, which the node's configuration names."""
+    app = ClientApp()
+
+    def handler(work: Callable[[Branch, Message], Message]) -> Callable[[Message, Context], Message]:
+        def handle(message: Message, context: Context) -> Message:
+            """Do the work; of a failure only its class, or a sentence of our own, leaves the site."""
+            try:
+                place = context.node_config.get("site")
+                if not isinstance(place, str):
+                    raise SiteError("the node was started without --node-config 'site=\"/path/of/its.toml\"'")
+                with own_random_state(), single_thread():
+                    return work(branch(Path(place)), message)
+            except (SiteError, RecordError) as error:
+                log.error("%s", error)
+                reason = str(error)
+            except Exception as error:
+                log.exception("this message failed")
+                reason = f"it raised {type(error).__name__}; the site's own log says more"
+            return Message(Error(FAILED, reason), reply_to=message)
+
+        return handle
+
+    app.query("hello")(handler(_hello))
+    app.train()(handler(_train))
+    app.evaluate()(handler(_evaluate))
+    return app
+
+
+def _hello(branch: Branch, message: Message) -> Message:
+    method = branch.workshop.method
+    log.warning("site %s takes part; what crosses with %s: %s", branch.site, method.name, method.sends)
+    samples = len(branch.workshop.data[branch.client].train)
+    return Message(Hello(branch.site, samples, __version__, branch.settings).pack(), reply_to=message)
+
+
+def _train(branch: Branch, message: Message) -> Message:
+    """Train, keep the new state, then reply: after a crash in between, the server asks for the state before."""
+    order = Order.unpack(message.content)
+    memory = branch.memory(order.tag)
+    with memory.alone():
+        done = branch.workshop.perform(branch.job(order, memory, "train"))
+        assert done.outcome is not None
+        assert done.state is not None
+        memory.keep((order.tag.round + 1, order.tag.wave), order.version, done.state)
+    sent = done.outcome.reply
+    log.warning("site %s, round %d: %s leaves, %d bytes", branch.site, order.tag.round + 1, sent, sent.nbytes)
+    return Message(answer(order.tag, done.outcome), reply_to=message)
+
+
+def _evaluate(branch: Branch, message: Message) -> Message:
+    order = Order.unpack(message.content)
+    memory = branch.memory(order.tag)
+    job = branch.job(order, memory, "evaluate")
+    done = branch.workshop.perform(job)
+    assert done.scores is not None
+    _keep_personal(branch, memory, job)
+    return Message(report(order.tag, done.scores), reply_to=message)
+
+
+def _keep_personal(branch: Branch, memory: Memory, job: Job) -> None:
+    """Leave the client's own network at the site, as the method's paper measures it."""
+    method = branch.workshop.method
+    client = branch.workshop.client(job.client, job.state, job.round, "evaluate")
+    exchange.contact(method, client)
+    own = method.personal(client, job.message, client.own if method.headline == "trained" else None)
+    if isinstance(own, Model):
+        network = client.architecture
+        facts = {"method": method.name, "point": method.headline, "round": str(job.round + 1), "model": network.name}
+        facts |= {"input": ",".join(map(str, network.example.shape[1:])), "outputs": str(network.outputs)}
+        memory.keep_personal(own.module.state_dict(), **facts)

@@ -1,0 +1,202 @@
+"""What crosses as Flower's records: named tensors as arrays of bytes, numbers as numbers, nothing that is executed.
+
+Everything that comes in is read strictly: types on a list, lengths that agree with shapes, no more bytes than the
+receiver expects. What does not fit is refused in a sentence.
+"""
+
+import io
+import math
+import tokenize
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedgraft.core.client import ClientId
+from fedgraft.core.evaluation import POINTS, Score, Scores
+from fedgraft.core.exchange import Outcome
+from fedgraft.core.message import DTYPES, Field, Message
+from fedgraft.engines.flower.site import Version
+
+KINDS = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+HEADER = 512
+"""Bytes that the header of an array may take."""
+
+
+class RecordError(ValueError):
+    """What came is not what was agreed on; the text says how."""
+
+
+@dataclass(frozen=True)
+class Tag:
+    """Which run, client, round and wave a message belongs to; its reply carries the same."""
+
+    run: str
+    client: ClientId
+    round: int
+    wave: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server asks of a client: the message, and which of its states it is to start from."""
+
+    tag: Tag
+    version: Version
+    message: Message
+
+    def pack(self) -> RecordDict:
+        tag = ConfigRecord({**asdict(self.tag), "version": list(self.version)})
+        return RecordDict({"tag": tag, "message": arrays(self.message)})
+
+    @classmethod
+    def unpack(cls, content: RecordDict) -> "Order":
+        version = _config(content).get("version")
+        numbers = version if isinstance(version, list) else []
+        if len(numbers) != 2 or not all(isinstance(number, int) and number >= 0 for number in numbers):
+            raise RecordError("the message does not say which state to start from")
+        return cls(tag(content), (numbers[0], numbers[1]), message(content))
+
+
+@dataclass(frozen=True)
+class Hello:
+    """How a site introduces itself: its name, how much it trains on, and what it runs."""
+
+    site: str
+    samples: int
+    fedgraft: str
+    settings: str
+
+    def pack(self) -> RecordDict:
+        return RecordDict({"hello": ConfigRecord(asdict(self))})
+
+    @classmethod
+    def unpack(cls, content: RecordDict) -> "Hello":
+        held = _config(content, "hello")
+        if any(type(held.get(each.name)) is not each.type for each in fields(cls)):
+            raise RecordError("its greeting is not one of ours")
+        return cls(**{each.name: held[each.name] for each in fields(cls)})
+
+
+def answer(tag: Tag, outcome: Outcome) -> RecordDict:
+    """Pack what came of a client's training."""
+    figures = MetricRecord({"loss": outcome.loss, "steps": outcome.steps, "seconds": outcome.seconds})
+    return RecordDict({"tag": ConfigRecord(asdict(tag)), "figures": figures, "message": arrays(outcome.reply)})
+
+
+def outcome(content: RecordDict, limit: int) -> Outcome:
+    """Unpack what came of a client's training, of at most ``limit`` bytes."""
+    figures = _metrics(content)
+    try:
+        loss, steps, seconds = float(figures["loss"]), int(figures["steps"]), float(figures["seconds"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise RecordError("lacks its loss, steps or seconds") from None
+    return Outcome(message(content, limit), loss, steps, seconds, tag(content).round)
+
+
+def report(tag: Tag, scores: Scores) -> RecordDict:
+    """Pack test figures: counts and losses, nothing else."""
+    figures = MetricRecord()
+    for kind, points in (("test", scores.test), ("validation", scores.validation)):
+        for point, score in (points or {}).items():
+            for name, value in asdict(score).items():
+                figures[f"{kind}/{point}/{name}"] = value
+    return RecordDict({"tag": ConfigRecord(asdict(tag)), "figures": figures})
+
+
+def scores(content: RecordDict) -> Scores:
+    """Unpack test figures."""
+    figures = _metrics(content)
+    kinds = {name.partition("/")[0] for name in figures}
+    if not {"test"} <= kinds <= {"test", "validation"} or len(figures) != 3 * len(kinds) * len(POINTS):
+        raise RecordError("the test figures are not as agreed")
+    try:
+        return Scores(
+            **{
+                kind: {
+                    point: Score(
+                        int(figures[f"{kind}/{point}/correct"]),
+                        int(figures[f"{kind}/{point}/total"]),
+                        float(figures[f"{kind}/{point}/loss"]),
+                    )
+                    for point in POINTS
+                }
+                for kind in kinds
+            }
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise RecordError("the test figures are not as agreed") from None
+
+
+def arrays(message: Message) -> ArrayRecord:
+    """Named tensors as Flower's arrays."""
+    return ArrayRecord({name: Array(tensor.cpu().contiguous().numpy()) for name, tensor in message.items()})
+
+
+def message(content: RecordDict, limit: int | None = None) -> Message:
+    """Read named tensors; ``limit`` bytes are refused before anything is made of them."""
+    held = content.get("message")
+    if not isinstance(held, ArrayRecord):
+        raise RecordError("holds no tensors")
+    declared = {name: _declared(name, array) for name, array in held.items()}
+    if limit is not None and sum(declared.values()) > limit:
+        raise RecordError(f"declares {sum(declared.values()):,} bytes, expected at most {limit:,}")
+    try:
+        return Message(**{name: _tensor(name, array, declared[name]) for name, array in held.items()})
+    except TypeError as error:
+        raise RecordError(str(error)) from None
+
+
+def tag(content: RecordDict) -> Tag:
+    """Read which run, client, round and wave this belongs to."""
+    held = _config(content)
+    if any(type(held.get(each.name)) is not each.type for each in fields(Tag)):
+        raise RecordError("does not say which run, client and round it belongs to")
+    return Tag(**{each.name: held[each.name] for each in fields(Tag)})
+
+
+def size(expected: Mapping[str, Field]) -> int:
+    """How many bytes a valid reply has."""
+    return sum(math.prod(field.shape) * field.dtype.itemsize for field in expected.values())
+
+
+def _config(content: RecordDict, name: str = "tag") -> Mapping[str, Any]:
+    held = content.get(name)
+    return held if isinstance(held, ConfigRecord) else {}
+
+
+def _metrics(content: RecordDict) -> Mapping[str, Any]:
+    held = content.get("figures")
+    if not isinstance(held, MetricRecord):
+        raise RecordError("holds no figures")
+    return held
+
+
+def _declared(name: str, array: Array) -> int:
+    """How many bytes of values an array declares; its own bytes have to bear it out."""
+    if array.stype != "numpy.ndarray" or array.dtype not in KINDS:
+        raise RecordError(f"{name!r} is of a type that does not travel: {array.stype} {array.dtype}")
+    if not all(isinstance(side, int) and side >= 0 for side in array.shape):
+        raise RecordError(f"{name!r} has an impossible shape")
+    values = math.prod(array.shape) * KINDS[array.dtype].itemsize
+    if not values < len(array.data) <= values + HEADER:
+        raise RecordError(f"{name!r} declares {values:,} bytes of values and has {len(array.data):,} bytes")
+    return values
+
+
+def _tensor(name: str, array: Array, values: int) -> torch.Tensor:
+    stream = io.BytesIO(array.data[: len(array.data) - values])
+    try:
+        if np.lib.format.read_magic(stream) != (1, 0):
+            raise RecordError(f"{name!r} is not an array of numbers")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    except (ValueError, tokenize.TokenError):
+        raise RecordError(f"{name!r} has no readable header") from None
+    agreed = (tuple(array.shape), False, np.dtype(array.dtype), len(array.data) - values)
+    if (shape, fortran and len(shape) > 1, dtype, stream.tell()) != agreed or dtype.hasobject:
+        raise RecordError(f"{name!r} is not what it declares")
+    flat = np.frombuffer(array.data, dtype, offset=len(array.data) - values)
+    return torch.from_numpy(flat.reshape(shape).copy())

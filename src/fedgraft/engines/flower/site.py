@@ -1,0 +1,154 @@
+"""A site: the file that describes it, and the private state of its client on its own disk.
+
+Neither the description nor the state ever leaves the site. A state is written before the reply that it belongs to is
+sent, and older ones are kept: if the server did not take the reply, or was itself set back to an older checkpoint, the
+client goes on from the state that the server knows of.
+"""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from fedgraft.core import disk
+from fedgraft.core.errors import UserError
+from fedgraft.core.state import State
+
+Version = tuple[int, int]
+"""Which of a client's states: the round (from 1 on) and the wave that made it; (0, 0) is how it began."""
+BEGINNING: Version = (0, 0)
+KEPT = 3
+"""States: the newest, and one for each checkpoint that the server keeps."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+PERSONAL = "personal.safetensors"
+
+
+class SiteError(UserError):
+    """A failure at a site whose sentence may leave it: it holds no path and no data."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a site says about itself in its own file; relative paths are relative to that file."""
+
+    name: str
+    data: Path
+    state: Path
+    device: str = "cpu"
+
+
+def describe(path: Path) -> Description:
+    """Read a site's description."""
+    try:
+        held = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no site description {path}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not a readable site description: {error}") from None
+    if surplus := held.keys() - {"name", "data", "state", "device"}:
+        raise UserError(f"{path}: there is no setting {min(surplus)!r}; a site has name, data, state and device")
+    for key in ("name", "data", "state", "device"):
+        if not isinstance(held.get(key, "cpu" if key == "device" else None), str):
+            raise UserError(f"{path}: {key} is missing, or is not a text")
+    if not NAME.fullmatch(held["name"]):
+        raise UserError(f"{path}: a site's name is made of letters, digits, '.', '_' and '-', not {held['name']!r}")
+    places = {key: path.parent / Path(held[key]).expanduser() for key in ("data", "state")}
+    return Description(name=held["name"], device=held.get("device", "cpu"), **places)
+
+
+def personal_model(description: Description) -> Path:
+    """Return the file of the site's own network as its newest evaluation left it."""
+    found = sorted(description.state.glob(f"*/{PERSONAL}"), key=lambda file: file.stat().st_mtime_ns)
+    if not found:
+        raise UserError(
+            f"{description.state} holds no personal model yet: it is written whenever the site is evaluated, "
+            "by methods whose personal model is a plain network"
+        )
+    return found[-1]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The private state of one client in one run."""
+
+    folder: Path
+    site: str
+    run: str
+    _facts: dict[str, str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9a-f]{32}", self.run):
+            raise SiteError("the message names no run")
+        object.__setattr__(self, "_facts", {"site": self.site, "run": self.run})
+
+    @property
+    def place(self) -> Path:
+        return self.folder / self.run
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep the state to one process at a time."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        try:
+            with disk.locked(self.place):
+                yield
+        except UserError as error:
+            if isinstance(error, SiteError):
+                raise
+            raise SiteError(f"another process is working on the state of site {self.site}") from error
+
+    def recall(self, version: Version) -> State | None:
+        """Return the state that the server knows of; nothing, if it is how the client began."""
+        if version == BEGINNING:
+            return None
+        try:
+            data = (self.place / _name(version)).read_bytes()
+        except OSError:
+            held = ", ".join(str(number) for number, _ in self._versions()) or "none"
+            raise SiteError(
+                f"site {self.site} lacks its state of round {version[0]} (it has those of: {held}); "
+                "put its state directory back from a copy"
+            ) from None
+        try:
+            state = load(data)
+            facts = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        except (SafetensorError, ValueError, KeyError, RecursionError):
+            raise SiteError(f"the state of site {self.site} of round {version[0]} is damaged") from None
+        if facts != {**self._facts, "version": _name(version), "sha256": _checksum(state)}:
+            raise SiteError(f"the state of site {self.site} of round {version[0]} was altered, or is another's")
+        return state
+
+    def keep(self, version: Version, basis: Version, state: Mapping[str, Tensor]) -> None:
+        """Write the state that training on ``basis`` gave, and forget what neither side can go back to."""
+        facts = {**self._facts, "version": _name(version), "sha256": _checksum(state)}
+        disk.write(self.place / _name(version), disk.packed(state, **facts))
+        earlier = [each for each in self._versions() if each <= basis]
+        for each in set(self._versions()) - {version, *earlier[-KEPT + 1 :]}:
+            (self.place / _name(each)).unlink(missing_ok=True)
+
+    def keep_personal(self, tensors: Mapping[str, Tensor], **facts: str) -> None:
+        """Write the client's own network, for use at the site."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        disk.write(self.place / PERSONAL, disk.packed(tensors, **self._facts, **facts))
+
+    def _versions(self) -> list[Version]:
+        """The states that are there, oldest first."""
+        pattern = re.compile(r"state-([0-9]{6,9})-([0-9]{4,9})\.safetensors")
+        found = (pattern.fullmatch(file.name) for file in self.place.glob("state-*"))
+        return sorted((int(each[1]), int(each[2])) for each in found if each)
+
+
+def _name(version: Version) -> str:
+    return f"state-{version[0]:06d}-{version[1]:04d}.safetensors"
+
+
+def _checksum(state: Mapping[str, Tensor]) -> str:
+    return hashlib.sha256(disk.packed(state)).hexdigest()

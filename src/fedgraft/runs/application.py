@@ -1,0 +1,80 @@
+"""The Flower app of a federation: a small folder of files to read, to change and to start."""
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from jinja2 import Environment, StrictUndefined
+
+from fedgraft.core.errors import UserError
+from fedgraft.engines.flower.processes import CONNECTION
+from fedgraft.runs import directory
+from fedgraft.runs.charter import ELSEWHERE, Charter
+
+_APP = ("pyproject.toml", "server_app.py", "client_app.py", "federation.toml")
+
+
+def write_app(folder: Path, charter: Charter) -> None:
+    """Write what Flower needs into a fresh folder."""
+    _write(folder, {name: _render(name, _facts(charter)) for name in _APP})
+
+
+def write_kit(folder: Path, charter: Charter, address: str) -> None:
+    """Write the app, a description for each site, the gate, and how to use them; ``address`` is the server's."""
+    host, port = _split(address)
+    facts = _facts(charter) | {"connection": CONNECTION, "host": host, "port": port, "inner": port + 1}
+    facts["address"] = f"{host}:{port}"
+    texts = {name: _render(name, facts) for name in (*_APP, "README.md", "gate.conf")}
+    texts[".gitignore"] = _render("gitignore", facts)
+    texts |= {f"sites/{site}.toml": _render("site.toml", {"site": site}) for site in charter.sites}
+    _write(folder, texts)
+
+
+def _facts(charter: Charter) -> dict[str, Any]:
+    """What the templates ask for; tables are whole, so that everything that can be changed is there to see."""
+    run = charter.run.model_dump(mode="json", exclude_none=True, exclude=set(ELSEWHERE))
+    rules = {**charter.rules.model_dump(mode="json"), "quorum": charter.quorum}
+    tables = {"data": charter.data.model_dump(mode="json", exclude_none=True), "rules": rules, "run": run}
+    return {
+        "method": charter.run.method,
+        "sites": charter.sites,
+        "directory": charter.directory,
+        "head": _toml({"directory": charter.directory}),
+        "names": _toml({"sites": list(charter.sites)}),
+        **{f"{name}_table": _toml({name: table}) for name, table in tables.items()},
+    }
+
+
+def _toml(table: Mapping[str, Any]) -> str:
+    """Write TOML with a list on one line."""
+    one_item_a_line = re.compile(r"\[\n(?: +.*,\n)+\]")
+    return one_item_a_line.sub(
+        lambda found: "[" + " ".join(found[0][2:-3].split()) + "]",
+        tomli_w.dumps(table),
+    )
+
+
+def _render(name: str, facts: Mapping[str, Any]) -> str:
+    template = (files("fedgraft.runs") / "app" / f"{name}.jinja").read_text("utf-8")
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    return environment.from_string(template).render(facts)
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    directory.fresh(folder)
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, "utf-8")
+
+
+def _split(address: str) -> tuple[str, int]:
+    """Read ``host:port``; an IPv6 address stands in brackets."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65535 or "/" in host:
+        raise UserError(
+            f"the server's address is its name or address and a port, such as fed.example.org:8000, not {address!r}"
+        )
+    return host, int(port)

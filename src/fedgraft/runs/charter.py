@@ -1,0 +1,158 @@
+"""The charter of a federation on several machines: its sites, what their data look like, its rules, and the run.
+
+It is one file, `federation.toml`, the same for the server and all sites; it names no path of any site.
+"""
+
+import hashlib
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedgraft.core.errors import UserError
+from fedgraft.runs.config import RunConfig, configure
+
+ELSEWHERE = {
+    "dataset": "name the data under [data]",
+    "data_dir": "each site names its own data",
+    "clients": "the clients are the sites",
+    "partition": "the data lie at the sites already",
+    "workers": "each site trains its own client",
+    "device": "each site names its own device",
+    "deadline": "it is one of the [rules]",
+    "retries": "a site that fails is absent, and asked again in the next round",
+    "failed_client": "a site that fails is absent",
+    "global_test": "test samples do not leave their site",
+    "checkpoint_every": "a federation is saved after every round",
+}
+"""Settings of a run on one machine that a federation decides otherwise."""
+
+
+class Data(BaseModel):
+    """What the samples of all sites look like."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field("own data", min_length=1, description="what reports call it")
+    kind: Literal["pixels", "features"] = Field(description="bytes of images, or floats")
+    shape: tuple[int, ...] = Field(description="shape of one sample: height, width[, channels] for pixels")
+    classes: int = Field(ge=2, description="number of classes")
+    mean: tuple[float, ...] | None = Field(None, description="of each channel, for normalise = standard")
+    std: tuple[float, ...] | None = Field(None, description="of each channel, for normalise = standard")
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Data":
+        if not self.shape or min(self.shape) < 1 or (self.kind == "pixels" and len(self.shape) not in (2, 3)):
+            raise ValueError("shape is that of one sample: [height, width] or [height, width, channels] for pixels")
+        channels = self.shape[2] if len(self.shape) == 3 else 1
+        for constants in (self.mean, self.std):
+            if constants is not None and (len(constants) not in (1, channels) or self.kind != "pixels"):
+                raise ValueError(f"mean and std have one value for each of the {channels} channels")
+        if self.std is not None and min(self.std) <= 0:
+            raise ValueError("std has to be positive")
+        return self
+
+
+class Rules(BaseModel):
+    """Whom a round waits for, and how long."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    quorum: int | None = Field(None, ge=1, description="answers that a round needs (default: of more than half)")
+    deadline: float = Field(600, gt=0, description="seconds that the sites have to answer a message")
+    patience: float = Field(3600, ge=0, description="seconds that a start, or a round below quorum, waits for sites")
+
+
+class Charter(BaseModel):
+    """Everything that the server and the sites have to agree on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    directory: str = Field(min_length=1, description="the run's directory on the server")
+    sites: tuple[str, ...] = Field(min_length=1, description="names of the sites; their order numbers the clients")
+    data: Data
+    rules: Rules = Rules()
+    run: RunConfig
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _run(cls, value: Any) -> Any:
+        """Refuse what is decided elsewhere."""
+        if isinstance(value, RunConfig):
+            return value
+        if not isinstance(value, dict):
+            raise ValueError("is a table of settings")
+        for key in value.keys() & ELSEWHERE.keys():
+            raise ValueError(f"has {key!r}, which is not a setting of a federation: {ELSEWHERE[key]}")
+        return configure(value)
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Charter":
+        for name in self.sites:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name):
+                raise ValueError(f"a site's name is made of letters, digits, '.', '_' and '-', not {name!r}")
+        if twice := sorted({name for name in self.sites if self.sites.count(name) > 1}):
+            raise ValueError(f"two sites are called {twice[0]!r}")
+        if self.rules.quorum is not None and self.rules.quorum > len(self.sites):
+            raise ValueError(f"the quorum is {self.rules.quorum}, and there are {len(self.sites)} sites")
+        given = [constants is not None for constants in (self.data.mean, self.data.std)]
+        if self.run.normalise == "standard" and not all(given) and self.data.kind == "pixels":
+            raise ValueError("normalise = 'standard' needs the mean and std of the pixels under [data]")
+        if self.run.normalise != "standard" and any(given):
+            raise ValueError("mean and std under [data] need normalise = 'standard' under [run]")
+        return self
+
+    @property
+    def quorum(self) -> int:
+        """Answers that a round needs: as told, or of more than half of the sites."""
+        return self.rules.quorum or len(self.sites) // 2 + 1
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's configuration, as its directory will hold it."""
+        known = {
+            "dataset": self.data.name, "partition": "own", "clients": len(self.sites),
+            "checkpoint_every": 1, "failed_client": "absent", "deadline": self.rules.deadline,
+        }  # fmt: skip
+        return self.run.model_copy(update=known)
+
+    @property
+    def fingerprint(self) -> str:
+        """What a result depends on: everything but rules and directory."""
+        facts = self.model_dump(mode="json", exclude={"rules", "directory"})
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def text(self) -> str:
+        """Write it as TOML; what is as it would be anyway is left out."""
+        run = self.run.model_dump(mode="json", exclude_defaults=True, exclude=set(ELSEWHERE))
+        facts = self.model_dump(mode="json", exclude_none=True, exclude={"run"})
+        return tomli_w.dumps({**facts, "run": {"method": self.run.method, **run}})
+
+    def write(self, path: Path) -> None:
+        path.write_text(self.text(), "utf-8")
+
+
+def read(path: Path) -> Charter:
+    """Read a charter, or say in one sentence what is wrong with it."""
+    try:
+        held = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not readable: {error}") from None
+    return charter(held, path.name)
+
+
+def charter(settings: dict[str, Any], where: str = "the federation") -> Charter:
+    """Make a charter of its tables."""
+    try:
+        return Charter(**settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        text = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{where}: {place + ': ' if place else ''}{text[0].lower()}{text[1:]}") from None

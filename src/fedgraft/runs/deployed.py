@@ -1,0 +1,263 @@
+"""A run on Flower: the server half and the client half start from the same charter.
+
+The server has no data: how many samples a site trains on it knows from the site's greeting. Everything else is as on
+one machine: the loop, the checkpoints, the results.
+"""
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedgraft import methods
+from fedgraft.core import disk
+from fedgraft.core.errors import UserError
+from fedgraft.core.method import Method, Server
+from fedgraft.core.rounds import Participation, Round, rounds
+from fedgraft.core.samples import ClientData
+from fedgraft.data import sites as site_files
+from fedgraft.data.federation import OWN, Site, prepare, site_data
+from fedgraft.engines.flower import client, records, server
+from fedgraft.engines.flower.client import Branch, ClientApp
+from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites, StoppedError, beginnings
+from fedgraft.engines.flower.site import SiteError, describe
+from fedgraft.engines.workshop import Workshop
+from fedgraft.runs import directory, results
+from fedgraft.runs.charter import Charter, read
+from fedgraft.runs.run import Run, conduct, newest, plan
+
+log = logging.getLogger("fedgraft.federation")
+FILE = "federation.toml"
+
+
+def server_app(beside: str | Path) -> ServerApp:
+    """Make the ServerApp of the federation that is described beside the given file."""
+    charter = read(Path(beside).with_name(FILE))
+    return server.make(lambda grid: _serve(grid, charter))
+
+
+def client_app(beside: str | Path) -> ClientApp:
+    """Make the ClientApp of the federation that is described beside the given file."""
+    charter = read(Path(beside).with_name(FILE))
+    return client.make(lambda place: branch(charter, place))
+
+
+# ---- the client half
+
+
+def branch(charter: Charter, place: Path) -> Branch:
+    """Read a site's description and data, and set its client up."""
+    described = describe(place)
+    if described.name not in charter.sites:
+        raise SiteError(f"this federation has no site {described.name!r}; it has {', '.join(charter.sites)}")
+    number = charter.sites.index(described.name)
+    data = _data(charter, site_files.read(described.data), number)
+    samples = tuple(len(data.train) if each == number else 0 for each in range(len(charter.sites)))
+    run = planned(charter, samples)
+    device = torch.device(described.device)
+    workshop = Workshop(run.method, run.spec, {number: data}, device)
+    return Branch(described.name, number, workshop, described.state, charter.fingerprint)
+
+
+def _data(charter: Charter, site: Site, number: int) -> ClientData:
+    """Prepare a site's samples, if they are what the charter says."""
+    pixels = site.x_train.dtype == np.uint8
+    shape = site.x_train.shape[1:]
+    if pixels and len(shape) == 2 < len(charter.data.shape):
+        shape = (*shape, 1)
+    agreed = charter.data.shape if len(charter.data.shape) == len(shape) else (*charter.data.shape, 1)
+    if pixels != (charter.data.kind == "pixels") or shape != agreed:
+        found = f"{'pixels' if pixels else 'features'} of {list(shape)}"
+        raise SiteError(f"its samples are {found}, the federation's {charter.data.kind} of {list(charter.data.shape)}")
+    if max(int(site.y_train.max()), int(site.y_test.max())) >= charter.data.classes:
+        raise SiteError(f"it has labels beyond the federation's {charter.data.classes} classes")
+    run = charter.run
+    preparation = prepare(charter.data.mean, charter.data.std, augment=run.augment)
+    return site_data(site, number, seed=run.seed, validation=run.validation, preparation=preparation, resize=run.resize)
+
+
+# ---- what both halves know
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """A federation of which only the charter is known, and how many samples each site has."""
+
+    charter: Charter
+    samples: tuple[int, ...]
+    partition: str = OWN
+
+    @property
+    def name(self) -> str:
+        return self.charter.data.name
+
+    @property
+    def classes(self) -> int:
+        return self.charter.data.classes
+
+    @property
+    def example(self) -> torch.Tensor:
+        """Two prepared samples of noise: enough to see what a network is fed, the same everywhere."""
+        shape, noise = (2, *self.charter.data.shape), np.random.default_rng(0)
+        pixels = self.charter.data.kind == "pixels"
+        x = noise.integers(0, 256, shape, np.uint8) if pixels else noise.standard_normal(shape, np.float32)
+        y = np.zeros(2, np.int64)
+        made = prepare(self.charter.data.mean, self.charter.data.std)
+        return site_data(Site(x, y, x, y), 0, preparation=made, resize=self.charter.run.resize).train.batch(slice(2))[0]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.example.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def counts(self) -> None:
+        """Who holds which classes is nobody's business but the site's."""
+        return
+
+
+def planned(charter: Charter, samples: tuple[int, ...]) -> Run:
+    """Plan the run as both halves do, and say what does not fit; ``samples`` are the training samples of each site."""
+    config = charter.config
+    return plan(methods.make(config.method, **config.params), Described(charter, samples), config, None, given=True)
+
+
+# ---- the server half
+
+
+def say(sentence: str) -> None:
+    """Tell the operator: Flower keeps what the server half prints, and shows it with `flwr log`."""
+    print(f"fedgraft: {sentence}", flush=True)
+    log.info("%s", sentence)
+
+
+def _serve(grid: Grid, charter: Charter) -> None:
+    try:
+        serve(grid, charter)
+    except UserError as error:
+        say(f"stopped: {error}")
+        raise
+
+
+def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
+    """Do the federation's run, or go on with it, in its directory."""
+    rules = rules or Rules(charter.quorum, charter.rules.deadline, charter.rules.patience)
+    place = Path(charter.directory).expanduser()
+    begun = (place / "federation.json").exists()
+    if (place / "result.json").exists():
+        raise UserError(f"the run in {place} is complete; name another directory in {FILE}")
+    if not begun:
+        directory.fresh(place)
+    with disk.locked(place):
+        identity, samples = _recorded(place, charter) if begun else (uuid.uuid4().hex, [])
+        sites = Sites(grid, charter.sites, charter.fingerprint, rules, say, samples)
+        wanted = charter.quorum if begun else len(charter.sites)
+        sites.gather(wanted, "going on with the run" if begun else "the start")
+        run = planned(charter, tuple(sites.samples[each] for each in range(len(charter.sites))))
+        run.directory = place
+        if not begun:
+            _begin(run, place, identity, charter)
+        start = newest(run, place, beginnings(run.spec.clients))
+        if begun:
+            run.notes.append(f"the run goes on after round {start.round if start else 0}")
+        for sentence in (*run.notes, *run.method.caveats(), leaving(run.method, run.method.setup(run.spec))):
+            say(sentence)
+        host = partial(_hosted, sites, identity)
+        return conduct(run, [Lines(sites)], start, host, partial(quorate, rules=rules))
+
+
+def _hosted(sites: Sites, identity: str, run: Run, server: Server) -> FlowerEngine:
+    return FlowerEngine(sites, run.method, server, identity, say)
+
+
+def _begin(run: Run, place: Path, identity: str, charter: Charter) -> None:
+    """Write down what the run is, before its first round."""
+    disk.write(place / FILE, charter.text().encode())
+    directory.write_config(place, run.config)
+    facts = {"run": identity, "sites": charter.sites, "samples": run.spec.samples, "settings": charter.fingerprint}
+    results.write_json(place / "federation.json", facts)
+
+
+def _recorded(place: Path, charter: Charter) -> tuple[str, list[int]]:
+    """Read who the run is and how many samples each site had, if it is the charter's run."""
+    try:
+        facts = json.loads((place / "federation.json").read_bytes())
+        identity, samples, settings = (facts[key] for key in ("run", "samples", "settings"))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{place / 'federation.json'} is damaged; name another directory in {FILE}") from None
+    if settings != charter.fingerprint:
+        raise UserError(f"the run in {place} was begun with other settings or sites; name another directory in {FILE}")
+    return identity, samples
+
+
+def leaving(method: Method, server: Server) -> str:
+    """Say what leaves a site with this method."""
+    expected = [method.expects(server, each) for each in range(server.spec.clients)]
+    sizes = sorted({records.size(fields) for fields in expected})
+    fields = {f"{name} {list(field.shape)}" for each in expected for name, field in each.items()}
+    span = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    return (
+        f"what crosses with {method.name}: {method.sends}. In a round {span} bytes leave a site "
+        f"({', '.join(sorted(fields)) or 'nothing'}), with its loss, steps and seconds; after a round, how many test "
+        "samples its model got right, of how many, and the loss; once, its name and number of training samples"
+    )
+
+
+def quorate(
+    method: Method,
+    state: Server,
+    engine: FlowerEngine,
+    participation: Participation,
+    *,
+    evaluate_every: int,
+    rules: Rules,
+) -> Iterator[Round]:
+    """Run the rounds, and repeat one that too few sites answered: as if it had not been."""
+    patient_until: float | None = None
+    while state.round < state.spec.rounds:
+        number, before, states = state.round, {name: t.clone() for name, t in state.items()}, dict(engine.states)
+        this = next(rounds(method, state, engine, participation, evaluate_every=evaluate_every))
+        needed = min(rules.quorum, len(this.participants))
+        if engine.accepted(number) >= needed:
+            patient_until = None
+            yield this
+            continue
+        reasons = "; ".join(refusal.reason for refusal in this.refused)
+        sentence = f"round {number + 1} had {engine.accepted(number)} of the {needed} answers that it needs: {reasons}"
+        state.restore(before, number)
+        engine.states = states
+        patient_until = patient_until or time.monotonic() + rules.patience
+        if time.monotonic() > patient_until:
+            raise StoppedError(f"{sentence}; started again, the run goes on after round {number}")
+        say(f"{sentence}; it is tried again")
+        engine.sites.gather(rules.quorum, f"round {number + 1}", patient_until)
+        time.sleep(min(rules.again, max(0.0, patient_until - time.monotonic())))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Tells the operator how the run goes, a line a round."""
+
+    sites: Sites
+
+    def begin(self, run: Run) -> None:
+        say(f"{run.method.name}, {run.config.rounds} rounds, {run.spec.clients} sites, in {run.directory}")
+
+    def round(self, run: Run, this: Round) -> None:
+        for refusal in this.refused:
+            name = self.sites.names[refusal.client] if refusal.client < len(self.sites.names) else "?"
+            say(f"refused: site {name}: {refusal.reason}")
+        figures = "".join(f", {point} {100 * summary.pooled:.1f}%" for point, summary in this.test.items())
+        say(f"round {this.number + 1}/{run.config.rounds}: loss {this.loss:.3f}{figures}, {this.seconds:.1f} s")
+
+    def end(self, run: Run) -> None:
+        stray = f"; {self.sites.strays} replies came too late or from nobody known" if self.sites.strays else ""
+        say(f"done: {run.result['refused']} refusals{stray}; the result is in {run.directory}")

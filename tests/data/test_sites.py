@@ -1,0 +1,91 @@
+"""A site's own data: the same samples from an .npz file, a table and folders of images."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedgraft.core.errors import UserError
+from fedgraft.data import sites
+
+TABLE = "set,age,label,dose\ntrain,50,1,0.5\ntest,61,0,1.5\n\ntrain,42,0,-2e-1\n"
+
+
+def test_a_table_is_split_by_its_column_and_keeps_the_order_of_its_features(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(TABLE, "utf-8")
+    site = sites.read(tmp_path / "a.csv")
+    np.testing.assert_array_equal(site.x_train, np.array([[50, 0.5], [42, -0.2]], np.float32))
+    np.testing.assert_array_equal(site.x_test, np.array([[61, 1.5]], np.float32))
+    assert site.y_train.tolist() == [1, 0]
+    assert site.y_test.tolist() == [0]
+    np.savez(tmp_path / "a.npz", x_train=site.x_train, y_train=site.y_train, x_test=site.x_test, y_test=site.y_test)
+    same = sites.read(tmp_path / "a.npz")
+    assert all((a == b).all() for a, b in zip(vars(site).values(), vars(same).values(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "no column 'label'"),
+        ("label,x\n0,1\n", "no column 'set'"),
+        (TABLE + "train,1,0\n", "line 6 has 3 columns"),
+        (TABLE + "later,1,0,2\n", "line 6: the column set says train or test, not 'later'"),
+        (TABLE + "train,1,0,\n", "line 6: could not convert string to float"),
+        (TABLE + "train,1,0.5,1\n", "line 6: invalid literal"),
+        (TABLE + "train,nan,0,1\n", "NaN"),
+        (TABLE.replace("test", "train"), "empty"),
+        ("set,label\ntrain,0\ntest,0\n", "x_train"),
+    ],
+)
+def test_a_table_that_will_not_do_is_refused_in_a_sentence(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "a.csv").write_text(text, "utf-8")
+    with pytest.raises(UserError, match=complaint):
+        sites.read(tmp_path / "a.csv")
+
+
+def picture(path: Path, value: int, *, mode: str = "L", size: tuple[int, int] = (4, 3)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value if mode == "L" else (value, 0, 0)).save(path)
+
+
+def test_folders_of_images_are_pixels_with_the_number_of_their_folder(tmp_path: Path) -> None:
+    picture(tmp_path / "train" / "0-healthy" / "b.png", 7)
+    picture(tmp_path / "train" / "0-healthy" / "a.png", 5)
+    picture(tmp_path / "train" / "2-ill" / "c.png", 9)
+    picture(tmp_path / "test" / "2-ill" / "d.png", 11)
+    (tmp_path / "train" / "0-healthy" / "notes.txt").write_text("no image")
+    site = sites.read(tmp_path)
+    assert site.x_train.shape == (3, 3, 4)
+    assert site.x_train.dtype == np.uint8
+    assert site.x_train[:, 0, 0].tolist() == [5, 7, 9]
+    assert site.y_train.tolist() == [0, 0, 2]
+    assert site.y_test.tolist() == [2]
+
+
+def test_one_coloured_image_makes_all_of_them_coloured(tmp_path: Path) -> None:
+    picture(tmp_path / "train" / "0" / "a.png", 5)
+    picture(tmp_path / "test" / "1" / "b.png", 200, mode="RGB")
+    site = sites.read(tmp_path)
+    assert site.x_train.shape == (1, 3, 4, 3)
+    assert site.x_train[0, 0, 0].tolist() == [5, 5, 5]
+    assert site.x_test[0, 0, 0].tolist() == [200, 0, 0]
+
+
+def test_folders_that_will_not_do_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no folder train"):
+        sites.read(tmp_path)
+    (tmp_path / "train").mkdir()
+    with pytest.raises(UserError, match="holds no images"):
+        sites.read(tmp_path)
+    picture(tmp_path / "train" / "0" / "a.png", 5)
+    picture(tmp_path / "test" / "0" / "b.png", 5, size=(5, 3))
+    with pytest.raises(UserError, match="is 5x3"):
+        sites.read(tmp_path)
+    (tmp_path / "test" / "0").rename(tmp_path / "test" / "ill")
+    with pytest.raises(UserError, match="does not begin with the number of its class"):
+        sites.read(tmp_path)
+    (tmp_path / "test" / "ill").rename(tmp_path / "test" / "0")
+    (tmp_path / "test" / "0" / "b.png").write_bytes(b"no image at all")
+    with pytest.raises(UserError, match="damaged"):
+        sites.read(tmp_path)

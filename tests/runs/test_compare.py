@@ -1,0 +1,186 @@
+"""An interrupted comparison goes on at its first missing run, and ends in the bits of one that was never disturbed."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import blobs, small_network
+
+import fedgraft as fg
+from fedgraft.core.errors import UserError
+from fedgraft.core.rounds import Round
+from fedgraft.runs import compare as comparisons
+from fedgraft.runs.compare import Comparison
+from fedgraft.runs.run import Run
+
+SETTINGS: dict[str, Any] = {"rounds": 3, "lr": 0.1, "batch_size": 8, "workers": 1, "checkpoint_every": 1}
+MAY_DIFFER = {"seconds", "server_seconds", "evaluation_seconds", "workers"}
+
+
+class Interrupt:
+    """Stops a comparison after a number of rounds, and notes which rounds it saw."""
+
+    def __init__(self, after: int = 10**9) -> None:
+        self.left, self.seen = after, list[tuple[str, int, int]]()
+
+    def begin(self, run: Run) -> None: ...
+
+    def round(self, run: Run, this: Round) -> None:
+        self.seen.append((run.method.name, run.config.seed, this.number))
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+    def end(self, run: Run) -> None: ...
+
+
+def compared(out: Path, watcher: Interrupt | None = None, **changes: Any) -> Comparison:
+    return fg.compare(
+        ["fedapa"], federation=lambda seed: blobs(seed=seed), model=small_network(), out=out,
+        watchers=[watcher or Interrupt()], **({"seeds": 2} | SETTINGS | changes),
+    )  # fmt: skip
+
+
+def timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: timeless(inner) for key, inner in value.items() if key not in MAY_DIFFER}
+    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def bits(place: Path) -> dict[str, Any]:
+    """Everything that a comparison left but the times it took and the workers it had."""
+    found: dict[str, Any] = {}
+    for file in sorted(place.rglob("*")):
+        name = str(file.relative_to(place))
+        if file.suffix == ".json" and file.name != "manifest.json":
+            found[name] = timeless(json.loads(file.read_text()))
+        elif file.suffix == ".safetensors":
+            found[name] = file.read_bytes()
+    return found
+
+
+def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = compared(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        compared(tmp_path / "torn", Interrupt(after=14))  # all of seed 0, then local and two rounds of fedavg
+    assert not (tmp_path / "torn" / "comparison.json").exists()
+    rest = Interrupt()
+    resumed = compared(tmp_path / "torn", rest)
+    assert rest.seen == [("fedavg", 1, 2), ("fedapa", 1, 0), ("fedapa", 1, 1), ("fedapa", 1, 2)]
+    assert bits(tmp_path / "torn") == bits(tmp_path / "whole")
+    for one, two in zip(resumed.rows(), whole.rows(), strict=True):
+        assert (one.method, one.pooled, one.mean, one.gaining) == (two.method, two.pooled, two.mean, two.gaining)
+    kept = resumed.runs["fedapa"][0]
+    assert kept.observed["A"].shape == (3, 4, 4)
+    kept.module(0)  # a finished run that was read back is as good as new
+    assert resumed.report(tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("after", [1, 3, 9])
+def test_at_any_moment(tmp_path: Path, after: int) -> None:
+    compared(tmp_path / "whole", seeds=1)
+    with pytest.raises(KeyboardInterrupt):
+        compared(tmp_path / "torn", Interrupt(after), seeds=1)
+    compared(tmp_path / "torn", seeds=1)
+    assert bits(tmp_path / "torn") == bits(tmp_path / "whole")
+
+
+def test_what_a_killed_process_may_leave_of_a_run_is_no_obstacle(tmp_path: Path) -> None:
+    compared(tmp_path / "whole", seeds=1)
+    with pytest.raises(KeyboardInterrupt):
+        compared(tmp_path / "torn", Interrupt(4), seeds=1)
+    shutil.rmtree(tmp_path / "torn" / "fedavg-seed0")
+    (tmp_path / "torn" / "fedavg-seed0").mkdir()
+    (tmp_path / "torn" / "fedavg-seed0" / "lock").touch()
+    (tmp_path / "torn" / "fedavg-seed0" / "config.tomlabc.part").write_text("rounds = ")
+    compared(tmp_path / "torn", seeds=1)
+    assert bits(tmp_path / "torn") == bits(tmp_path / "whole")
+
+
+def test_other_settings_are_another_comparison(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        compared(tmp_path / "torn", Interrupt(4))
+    before = {file: file.read_bytes() for file in (tmp_path / "torn").rglob("*") if file.is_file()}
+    for change, difference in (
+        ({"lr": 0.2}, "lr is 0.1 there and 0.2 here"),
+        ({"seeds": 3}, "seeds is 2 there and 3 here"),
+        ({"seed": 1}, "seed is 0 there and 1 here"),
+        ({"rounds": 4}, "rounds is 3 there and 4 here"),
+    ):
+        with pytest.raises(UserError, match=rf"holds another comparison \({difference}\)"):
+            compared(tmp_path / "torn", **change)
+    with pytest.raises(UserError, match=r"another comparison \(methods differ\)"):
+        fg.compare(["fedper"], seeds=2, federation=lambda s: blobs(), model=small_network(), out=tmp_path / "torn",
+                   **SETTINGS)  # fmt: skip
+    assert before == {file: file.read_bytes() for file in before}
+    compared(tmp_path / "torn", workers=2, checkpoint_every=2)  # the machine's settings may change
+    with pytest.raises(UserError, match="complete"):
+        compared(tmp_path / "torn")
+
+
+def test_what_cannot_go_on_is_said(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        compared(tmp_path / "torn", Interrupt(4))
+    with pytest.raises(UserError, match="was given data or a model from Python"):
+        comparisons.resume(tmp_path / "torn")
+    with pytest.raises(UserError, match="cannot change lr"):
+        comparisons.resume(tmp_path / "torn", lr=1.0)
+    with pytest.raises(UserError, match="holds several runs"):
+        fg.resume(tmp_path / "torn")
+    (tmp_path / "torn" / "local-seed0" / "result.json").write_text("{")
+    with pytest.raises(UserError, match=r"local-seed0/result.json is damaged"):
+        compared(tmp_path / "torn")
+    (tmp_path / "torn" / "agenda.toml").write_text("seeds = 2\n")
+    with pytest.raises(UserError, match="is not the agenda of a comparison"):
+        comparisons.resume(tmp_path / "torn")
+
+
+def test_other_data_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        compared(tmp_path / "torn", Interrupt(4))
+    with pytest.raises(UserError, match=r"had other data: its clients had \[20, 13, 31, 8\] samples"):
+        fg.compare(["fedapa"], seeds=2, federation=lambda seed: blobs((9, 9, 9, 9)), model=small_network(),
+                   out=tmp_path / "torn", **SETTINGS)  # fmt: skip
+
+
+def test_a_method_that_cannot_work_is_noticed_before_the_first_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="same architecture"):
+        fg.compare(["fedapa"], federation=lambda seed: blobs(), model="mlp:8,mlp:8-8", out=tmp_path / "new", **SETTINGS)
+    assert not (tmp_path / "new").exists()
+
+
+COMMAND = [
+    sys.executable, "-m", "fedgraft", "compare", "fedapa:mu=0.3", "--seeds", "1", "--clients", "3",
+    "--partition", "iid", "--rounds", "4", "--checkpoint-every", "1", "--evaluate-every", "100", "--workers", "1",
+]  # fmt: skip
+
+
+def test_a_killed_program_goes_on_by_its_directory(tmp_path: Path) -> None:
+    fg.compare(
+        ["fedapa:mu=0.3"], seeds=1, clients=3, partition="iid", rounds=4, checkpoint_every=1, evaluate_every=100,
+        workers=1, out=tmp_path / "whole",
+    )  # fmt: skip
+    process = subprocess.Popen([*COMMAND, "--out", "torn"], cwd=tmp_path, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "torn" / "fedavg-seed0" / "checkpoints" / "round-000002").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    kept = (tmp_path / "torn" / "local-seed0" / "result.json").stat().st_mtime_ns
+    words = [sys.executable, "-m", "fedgraft", "resume", "torn", "--workers", "2"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "fedapa:mu=0.3" in done.stdout
+    assert "local seed 0" not in done.stderr, "a finished run is not repeated"
+    assert (tmp_path / "torn" / "local-seed0" / "result.json").stat().st_mtime_ns == kept
+    assert bits(tmp_path / "torn") == bits(tmp_path / "whole")
+    with pytest.raises(UserError, match="complete"):
+        comparisons.resume(tmp_path / "torn")

@@ -1,0 +1,30 @@
+"""Run fuzzing campaigns from the command line."""
+
+import argparse
+import sys
+
+from trials.fuzz import campaign
+from trials.fuzz.targets import TARGETS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m trials.fuzz", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)} (default: all)")
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="the number of a single case")
+    options = parser.parse_args()
+    if surplus := set(options.targets) - TARGETS.keys():
+        parser.error(f"there is no target {', '.join(sorted(surplus))}")
+    broken = False
+    for name in options.targets or TARGETS:
+        findings = campaign(TARGETS[name], options.cases, options.seed, only=options.only)
+        print(findings, flush=True)
+        for number, report in findings.distinct().items():
+            print(f"--- case {number}\n{report}", flush=True)
+        broken |= bool(findings.found)
+    return int(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""The checkpoint reader: two checkpoints of a real run, damaged or forged, and read again.
+
+Whatever happened to the files, the reader gives one of the checkpoints that were written, bit for bit, or a sentence.
+Only a forger who also mends the checksums may get other tensors through, and they have to fit the run.
+"""
+
+import hashlib
+import json
+import shutil
+import struct
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from fedgraft.core.errors import UserError
+from fedgraft.runs import checkpoint
+from fedgraft.runs.checkpoint import Checkpoint
+from trials.fuzz import Attempt, damage
+from trials.fuzz.federation import small_run
+
+FILES = ("manifest.json", "server.safetensors", "clients.safetensors", "observed.safetensors", "records.json")
+NAMES = ("round-000001", "round-000002")
+Folder = dict[str, bytes]
+
+
+def prepare() -> Attempt:
+    """Run a method for two rounds and keep the bytes of both checkpoints."""
+    with TemporaryDirectory() as room:
+        run = small_run("fedapa", rounds=2, out=Path(room) / "run", checkpoint_every=1, momentum_buffers="kept")
+        written = {name: _folder(Path(room) / "run" / "checkpoints" / name) for name in NAMES}
+        genuine = {name: checkpoint._load(Path(room) / "run" / "checkpoints" / name) for name in NAMES}
+    like = Checkpoint(0, run.method.setup(run.spec), {c: {"own": run.spec.initial(c)} for c in range(4)}, [], [])
+
+    def attempt(rng: Random, room: Path) -> None:
+        shutil.rmtree(room / "checkpoints", ignore_errors=True)
+        places = {name: dict(files) for name, files in written.items()}
+        hit = rng.choice([NAMES[1:], NAMES])
+        forged = False
+        for name in hit:
+            forged |= _spoil(rng, places, name)
+        if rng.random() < 0.1:  # a folder under another's name
+            places[rng.choice(["round-000003", "round-1000000", "round-000000", NAMES[0]])] = places.pop(NAMES[1])
+        for name, files in places.items():
+            (room / "checkpoints" / name).mkdir(parents=True)
+            for file, data in files.items():
+                (room / "checkpoints" / name / file).write_bytes(data)
+        found, complaints = checkpoint.read(room / "checkpoints", like)
+        assert all("\n" not in complaint for complaint in complaints), complaints
+        if found is not None:
+            _fits(found, like)
+            assert forged or any(_same(found, original) for original in genuine.values()), "other bits came through"
+        if complaints:
+            raise UserError(complaints[-1])
+
+    return attempt
+
+
+def _folder(place: Path) -> Folder:
+    return {file: (place / file).read_bytes() for file in FILES}
+
+
+def _spoil(rng: Random, places: dict[str, Folder], name: str) -> bool:
+    """Do something to a checkpoint; say whether it was a forgery that the checksums do not show."""
+    files, kind = places[name], rng.randrange(10)
+    if kind < 4:
+        file = rng.choice(FILES)
+        files[file] = damage.damaged(rng, files[file])
+        return file == "manifest.json"
+    if kind == 4:
+        del files[rng.choice(FILES)]
+        return False
+    if kind == 5:
+        one, two = rng.sample(FILES, 2)
+        files[one], files[two] = files[two], files[one]
+        return False
+    if kind == 6:  # a manifest of the right form with odd contents
+        manifest = json.loads(files["manifest.json"])
+        key = rng.choice([*manifest, "server.safetensors"])
+        where = manifest["sha256"] if key == "server.safetensors" else manifest
+        where[key] = damage.value(rng)
+        files["manifest.json"] = json.dumps(manifest).encode()
+        return True
+    file = rng.choice(FILES[1:])
+    files[file] = (damage.damaged if file == "records.json" else _forged)(rng, files[file])
+    manifest = json.loads(files["manifest.json"])
+    manifest["sha256"][file] = hashlib.sha256(files[file]).hexdigest()
+    if rng.random() < 0.2:
+        manifest["clients"] = rng.choice([0, 3, 5, -1, 10**12, True, 4.0, "4"])
+    files["manifest.json"] = json.dumps(manifest).encode()
+    return True
+
+
+def _forged(rng: Random, data: bytes) -> bytes:
+    """Change a safetensors file in its header, its names or its bytes."""
+    length = struct.unpack("<Q", data[:8])[0]
+    header: dict[str, Any] = json.loads(data[8 : 8 + length])
+    body, kind = data[8 + length :], rng.randrange(7)
+    if kind == 0:
+        return damage.damaged(rng, data)
+    if kind == 1:
+        return struct.pack("<Q", rng.choice([0, 1, length + 1, 2**32, 2**62, 2**64 - 1])) + data[8:]
+    if kind == 2:
+        return data[:8] + data[8 : 8 + length] + damage.damaged(rng, body)
+    key = rng.choice(list(header)) if header else "x"
+    entry = header.get(key) or {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    if kind == 3:
+        foreign = ["foreign", "0/", "/own", "99999/own", "9" * 5000 + "/own", "½/own", "-1/own", "٣/own"]
+        header[rng.choice(foreign)] = header.pop(key, entry)
+    elif kind == 4 and isinstance(entry, dict):
+        part = rng.choice(["dtype", "shape", "data_offsets"])
+        entry[part] = rng.choice([
+            damage.value(rng), "F64", "I64", "BF16", "BOOL", "F8_E4M3",
+            [2**40], [2**63, 2], [-1], [], [0, 2**50], [1, 1, 59],
+        ])  # fmt: skip
+        header[key] = entry
+    elif kind == 5:
+        header.pop(key, None)
+    else:
+        header[key] = damage.value(rng)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def _fits(found: Checkpoint, like: Checkpoint) -> None:
+    for name, tensor in like.server.items():
+        assert (found.server[name].shape, found.server[name].dtype) == (tensor.shape, tensor.dtype)
+    assert found.clients.keys() == like.clients.keys()
+    for client, state in like.clients.items():
+        assert found.clients[client]["own"].shape == state["own"].shape
+    assert len(found.observed) == len(found.records) == found.round
+
+
+def _same(one: Checkpoint, two: Checkpoint) -> bool:
+    def equal(a: Any, b: Any) -> bool:
+        return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+    return (
+        (one.round, one.records) == (two.round, two.records)
+        and equal(one.server, two.server)
+        and one.clients.keys() == two.clients.keys()
+        and all(equal(one.clients[client], two.clients[client]) for client in one.clients)
+        and all(equal(a, b) for a, b in zip(one.observed, two.observed, strict=True))
+    )
