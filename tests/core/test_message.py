@@ -119,6 +119,21 @@ def test_bounds() -> None:
     assert field.objection(torch.tensor([-0.1, 1.0])) == "holds values below 0"
 
 
+def test_finite_values_whose_norm_overflows_are_too_large_not_infinite() -> None:
+    huge, field = torch.full((4,), 1e300, dtype=torch.float64), Field((4,), torch.float64)
+    assert field.objection(huge) is None
+    assert "above max_norm" in str(field.objection(huge, 1e9))
+    assert "not finite" in str(field.objection(torch.tensor([1.0, math.inf, 0.0, 0.0], dtype=torch.float64)))
+
+
+def test_torchs_own_numbers_follow_the_stream_as_after_manual_seed() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(streams.torch_seed("dropout", 3))
+        wanted = torch.rand(4)
+        streams.seed_torch(torch.device("cpu"), "dropout", 3)
+        assert torch.equal(torch.rand(4), wanted)
+
+
 def test_streams_depend_on_every_part_of_their_name() -> None:
     names = [(0, "a", 1), (0, "a", 2), (0, "b", 1), (1, "a", 1), (0, "a1"), (0, "a", "1"), ("0", "a", 1), (1, "a", 0)]
     assert len({streams.entropy(*name) for name in names}) == len(names)

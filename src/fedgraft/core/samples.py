@@ -1,6 +1,7 @@
 """A client's data, held as whole tensors: a batch is one gather and one conversion, never a Python loop."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -28,15 +29,9 @@ class Preparation:
         if generator is not None and self.flip:
             raw = _random_flip(raw, generator)
         count, height, width, channels = raw.shape
-        scale, shift = self._affine(width, channels)
+        scale, shift = _affine(self.mean, self.std, width, channels)
         flat = raw.to(torch.float32).view(count, height, width * channels).mul_(scale).add_(shift)
         return flat.view(count, height, width, channels).permute(0, 3, 1, 2)
-
-    def _affine(self, width: int, channels: int) -> tuple[Tensor, Tensor]:
-        """Scale and shift of a row of pixels: as long as a row, because torch is slow on a last dimension of three."""
-        mean = torch.tensor(self.mean or (0.5,), dtype=torch.float32).expand(channels)
-        std = torch.tensor(self.std or (0.5,), dtype=torch.float32).expand(channels)
-        return (1 / (255 * std)).repeat(width), (-mean / std).repeat(width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +65,14 @@ class ClientData:
     train: Samples
     test: Samples
     validation: Samples
+
+
+@lru_cache(maxsize=64)
+def _affine(mean: tuple[float, ...], std: tuple[float, ...], width: int, channels: int) -> tuple[Tensor, Tensor]:
+    """Scale and shift of a row of pixels: as long as a row, because torch is slow on a last dimension of three."""
+    means = torch.tensor(mean or (0.5,), dtype=torch.float32).expand(channels)
+    stds = torch.tensor(std or (0.5,), dtype=torch.float32).expand(channels)
+    return (1 / (255 * stds)).repeat(width), (-means / stds).repeat(width)
 
 
 def _random_crop(images: Tensor, margin: int, generator: torch.Generator) -> Tensor:

@@ -34,6 +34,14 @@ def torch_seed(*key: Key) -> int:
     return entropy(*key) & (2**63 - 1)
 
 
+def seed_torch(device: torch.device, *key: Key) -> None:
+    """Set torch's own generators to the start of this stream: the CPU's, and those of a device that is none."""
+    if device.type == "cpu":  # torch.manual_seed notes its caller's stack for devices to come: 2 ms
+        torch.default_generator.manual_seed(torch_seed(*key))
+    else:
+        torch.manual_seed(torch_seed(*key))
+
+
 def torch_generator(*key: Key) -> torch.Generator:
     """Return a private torch generator of this stream."""
     return torch.Generator().manual_seed(torch_seed(*key))

@@ -74,7 +74,7 @@ class Workshop:
     def perform(self, job: Job) -> Done:
         """Do a job; only what comes back with the result counts."""
         started = time.perf_counter()
-        torch.manual_seed(streams.torch_seed(self.spec.seed, job.task, "torch", job.round, job.client))
+        streams.seed_torch(self.device, self.spec.seed, job.task, "torch", job.round, job.client)
         client = self.client(job.client, job.state, job.round, job.task)
         message = job.message.to(self.device)
         if job.task == "evaluate":
