@@ -21,7 +21,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy
 
 bench: $(VENV)/installed-dev
-	$(BIN)/python benchmarks/kernels.py --quick
+	$(BIN)/python -m benchmarks.kernels --quick
 	$(BIN)/python -m benchmarks
 
 # other libraries on the same work, each installed into .bench/

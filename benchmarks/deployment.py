@@ -3,7 +3,8 @@
 Three ways, the same bits: the local engine with one worker; the real ServerApp and ClientApp over a Grid within one
 process, with Flower's wire format and the private states on disk; and separate processes on this machine, a SuperLink,
 a SuperExec and a SuperNode for each client. There Flower starts a Python process for every message, and on a few cores
-so many of them stand in line: on machines of their own they would not. A round is one message for training and, where
+so many of them stand in line: on machines of their own they would not. The SuperLink keeps its records in memory: under
+this load its SQLite file answers with errors. A round is one message for training and, where
 it is evaluated, one more for testing.
 """
 
@@ -54,7 +55,7 @@ def _processes(folder: Path, fed: Federation, settings: dict[str, Any]) -> list[
     write_app(folder / "app", charter)
     result = folder / "run" / "result.json"
     with Deployment(folder / "flower") as flower:
-        flower.superlink()
+        flower.superlink(in_memory=True)
         flower.superexec()
         for name in names:
             flower.supernode(name, {"site": str(folder / "sites" / f"{name}.toml")})

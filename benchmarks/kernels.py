@@ -1,6 +1,6 @@
 """Time the native kernels against PyTorch, on one thread.
 
-    python benchmarks/kernels.py [--quick] [--out build/kernels.json]
+    python -m benchmarks.kernels [--quick] [--out build/kernels.json]
 
 Every figure of a line comes from one run in which the ways take turns, a few steps each, so that a busy machine
 slows all of them alike; the median of the thread's CPU time counts. A step is forward, loss, backward and SGD with
@@ -12,8 +12,6 @@ import argparse
 import json
 import os
 import platform
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,6 +21,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from benchmarks.clock import in_turns, peak
 from fedgraft import kernels, models
 from fedgraft.core.model import Architecture
 from fedgraft.kernels import chain, fusion
@@ -40,20 +39,6 @@ BATCHES = (10, 50, 64, 256)
 RATE, MOMENTUM = 0.01, 0.9
 
 Step = Callable[[], object]
-
-
-def in_turns(ways: Sequence[Step], seconds: float, stretch: int = 4) -> list[float]:
-    """Return the median milliseconds of each way; a stretch of steps each in turn, its first step not counted."""
-    times: list[list[float]] = [[] for _ in ways]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 3 * stretch:
-        for way, kept in zip(ways, times, strict=True):
-            way()
-            for _ in range(stretch):
-                start = time.thread_time()
-                way()
-                kept.append(time.thread_time() - start)
-    return [1e3 * statistics.median(kept) for kept in times]
 
 
 def textbook(name: str, shape: tuple[int, ...], x: Tensor, y: Tensor) -> Step:
@@ -116,16 +101,6 @@ def step_times(seconds: float, batches: Sequence[int]) -> list[dict[str, object]
                 "native_ms": ours, "auto": "native" if auto else "torch",
             })  # fmt: skip
     return rows
-
-
-def peak() -> float:
-    """The core's multiply-adds per second, in GFLOP/s: the best of many short runs."""
-    best = 0.0
-    for _ in range(30):
-        start = time.thread_time()
-        operations = library().best().peak(500_000)
-        best = max(best, operations / (time.thread_time() - start) / 1e9)
-    return best
 
 
 CONVOLUTIONS = {

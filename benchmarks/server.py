@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import work
+from benchmarks.clock import in_turns
 from benchmarks.machine import MEBI, measured, median, own_peak
 from fedgraft import methods
 from fedgraft.core import bank
@@ -119,20 +120,6 @@ def apple_mixing(cores: int, batch: int, seconds: float) -> dict[str, Any]:
 
     once, mixed = in_turns([forward, mixing], seconds)
     return {"cores": cores, "batch": batch, "mixing_ms": mixed, "forwards_ms": cores * once}
-
-
-def in_turns(ways: list[Callable[[], object]], seconds: float, stretch: int = 4) -> list[float]:
-    """The median milliseconds of this thread for each way; a stretch each in turn, its first call not counted."""
-    times: list[list[float]] = [[] for _ in ways]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 3 * stretch:
-        for way, kept in zip(ways, times, strict=True):
-            way()
-            for _ in range(stretch):
-                began = time.thread_time()
-                way()
-                kept.append(time.thread_time() - began)
-    return [1e3 * median(kept) for kept in times]
 
 
 def measure(*, tiny: bool = False) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.server import in_turns
+from benchmarks.clock import in_turns, peak
 from fedgraft import kernels, models
 from fedgraft.core.model import Architecture, Model
 from fedgraft.core.samples import Preparation, Samples
@@ -80,6 +81,14 @@ def ours(
     return epoch, lambda: {slot.name: slot.view(model.vector) for slot in model.layout.slots}
 
 
+def operations(batch: int) -> float:
+    """GFLOP of multiply-adds in a step of so many images, gradients included."""
+    net, (x, y) = textbook_lenet5(), pictures(batch).batch(slice(None))
+    with FlopCounterMode(display=False) as counter:
+        functional.cross_entropy(net(x), y).backward()
+    return float(counter.get_total_flops()) / 1e9
+
+
 def first_weights() -> Weights:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -107,6 +116,7 @@ def compare(batch: int, seconds: float, epochs: int = 3) -> dict[str, Any]:
     moved = apart({name: value.detach() for name, value in start.items()}, reached[0])
     times = [ms / STRETCH for ms in in_turns([epoch for epoch, _ in ways()], seconds, stretch=1)]
     row: dict[str, Any] = {"batch": batch, "steps": epochs * STRETCH, "textbook_ms": times[0], "moved": moved}
+    row["gflop"] = operations(batch)
     for choice, ms, weights in zip(choices, times[1:], reached[1:], strict=True):
         row |= {f"{choice}_ms": ms, f"{choice}_ratio": times[0] / ms, f"{choice}_apart": apart(weights, reached[0])}
     return row
@@ -115,4 +125,5 @@ def compare(batch: int, seconds: float, epochs: int = 3) -> dict[str, Any]:
 def measure(*, tiny: bool = False) -> dict[str, Any]:
     seconds, sizes = (0.1, (8,)) if tiny else (8.0, (10, 64, 256))
     with single_thread():
-        return {"model": "LeNet-5 for 3x32x32", "steps": [compare(batch, seconds) for batch in sizes]}
+        rows = [compare(batch, seconds) for batch in sizes]
+        return {"model": "LeNet-5 for 3x32x32", "steps": rows, "peak": peak() if kernels.available() else None}

@@ -44,7 +44,8 @@ FIELD = (
     Contestant("fedgraft, kernels torch", "run_fedgraft.py", ("2", "torch")),
     Contestant("fluke", "run_fluke.py", ("1",), "fluke"),
     Contestant("fluke, two threads", "run_fluke.py", ("2",), "fluke"),
-    Contestant("flower", "run_flower.py", ("2",), "flower"),
+    Contestant("flower", "run_flower.py", ("2", "flower_client"), "flower"),
+    Contestant("flower, as in its tutorials", "run_flower.py", ("2", "flower_tutorial"), "flower"),
     Contestant("pfl", "run_pfl.py", ("2",), "pfl"),
 )
 PATIENCE = 600

@@ -65,7 +65,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ours = race.measure(tmp_path_factory.mktemp("peers"), tiny=True, field=race.FIELD[:1])
     results = {
         "engine": {"efficiency": [engine.efficiency("torch", 1, tiny=True)]},
-        "steps": {"model": "LeNet-5", "steps": [steps.compare(8, 0.0, 1)]},
+        "steps": {"model": "LeNet-5", "steps": [steps.compare(8, 0.0, 1)], "peak": 100.0},
         "server": {
             "beside_fedavg": server.beside_fedavg(1, tiny=True),
             "steps": merged,

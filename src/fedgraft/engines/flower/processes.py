@@ -135,10 +135,14 @@ class Deployment:
     def address(self) -> str:
         return f"{HOST}:{self.port}"
 
-    def superlink(self) -> Process:
-        """Start the SuperLink and wait until it answers; after a crash, call it again: the database is kept."""
+    def superlink(self, *, in_memory: bool = False) -> Process:
+        """Start the SuperLink and wait until it answers; after a crash, call it again: the database is kept.
+
+        ``in_memory`` does without the file: nothing outlives the SuperLink, but many nodes do not wait for a disk.
+        """
         words = ["--host", HOST, "--port", str(self.port), "--isolation", "process"]
-        words += ["--database", str(self.directory / "flower" / "superlink.db")]
+        if not in_memory:
+            words += ["--database", str(self.directory / "flower" / "superlink.db")]
         words += ["--disable-runtime-dependency-installation"]
         if self.certificates is None:
             words += ["--insecure"]
