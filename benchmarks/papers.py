@@ -134,7 +134,7 @@ def gather(root: Path) -> None:
 
 
 def _facts(one: Measurement, result: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("method", "params", "seed", "headline", "clients", "model", "partition", "kernels", "seconds")
+    kept = ("method", "params", "seed", "headline", "clients", "model", "partition", "kernels")
     figures = ("bytes_up_per_client", "bytes_down_per_client", "refused", "best", "last")
     evaluated = [
         {"round": r["round"], **{p: {f: r[p][f] for f in ("mean", "pooled")} for p in ("received", "trained")}}
