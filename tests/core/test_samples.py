@@ -43,3 +43,11 @@ def test_augmentation_moves_and_mirrors_but_keeps_the_pixels() -> None:
     assert kinds == {"same", "mirror"}
     for i in range(6):
         assert torch.equal(flipped[i], same[i]) or torch.equal(flipped[i], mirror[i])
+
+
+def test_a_crop_is_a_window_of_the_image_with_a_black_margin() -> None:
+    cropped = Preparation(crop=2).apply(IMAGES, torch.Generator().manual_seed(3))
+    margin = torch.nn.functional.pad(Preparation().apply(IMAGES), (2, 2, 2, 2), value=-1.0)
+    for image, got in zip(margin, cropped, strict=True):
+        windows = [image[:, top : top + 5, left : left + 5] for top in range(5) for left in range(5)]
+        assert any(torch.equal(window, got) for window in windows)

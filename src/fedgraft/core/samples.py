@@ -76,14 +76,18 @@ def _affine(mean: tuple[float, ...], std: tuple[float, ...], width: int, channel
 
 
 def _random_crop(images: Tensor, margin: int, generator: torch.Generator) -> Tensor:
-    count, height, width, _ = images.shape
+    count, height, width, channels = images.shape
     padded = torch.nn.functional.pad(images, (0, 0, margin, margin, margin, margin))
-    top, left = torch.randint(0, 2 * margin + 1, (2, count), generator=generator)
-    rows = (top[:, None] + torch.arange(height))[:, :, None]
-    columns = (left[:, None] + torch.arange(width))[:, None, :]
-    return padded[torch.arange(count)[:, None, None], rows, columns]
+    places = 2 * margin + 1
+    top, left = torch.randint(0, places, (2, count), generator=generator)
+    image, row, column, _ = padded.stride()
+    # every window of every image as a view: what is picked is copied in whole rows
+    windows = padded.as_strided((count, places, places, height, width * channels), (image, row, column, row, 1))
+    return windows[torch.arange(count), top, left].view(images.shape)
 
 
 def _random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     mirrored = torch.rand(len(images), generator=generator) < 0.5
-    return torch.where(mirrored[:, None, None, None], images.flip(2), images)
+    turned = images.clone()
+    turned[mirrored] = images[mirrored].flip(2)
+    return turned
