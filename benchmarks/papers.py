@@ -21,8 +21,8 @@ from typing import Any
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 FEDAPA = "--recipe fedapa --evaluate-every 5"
-FEDGPA = "--recipe fedgpa --rounds 20 --evaluate-every 10 --kernels native"
-APPLE = "--recipe apple --rounds 12 --evaluate-every 4"
+FEDGPA = "--recipe fedgpa --rounds 60 --evaluate-every 10 --kernels native"
+APPLE = "--recipe apple --rounds 20 --evaluate-every 5"
 FEDPPA = "--recipe fedppa --model vgg-family:0.0625 --rounds 10 --epochs 2 --evaluate-every 10"
 
 TABLE_1 = ("fedphp", "fedamp", "apple", "fedala", "pfedhn", "pfedla", "fedpac", "dbe", "fedproto", "fedgh")
