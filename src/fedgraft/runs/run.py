@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedgraft import kernels, methods
-from fedgraft.core import disk, exchange
+from fedgraft.core import disk, exchange, memory
 from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method, Server, Spec
@@ -255,6 +255,7 @@ def conduct(
             if run.directory is not None and _due(config, server.round, time.perf_counter() - saved):
                 now = Checkpoint(server.round, server, engine.states, observed, run.records)
                 checkpoint.write(run.directory / "checkpoints", now)
+                memory.give_back()
                 saved = time.perf_counter()
             for watcher in watchers:
                 watcher.round(run, this)
