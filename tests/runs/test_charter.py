@@ -93,9 +93,9 @@ def test_standard_needs_statistics_of_the_right_length() -> None:
 
 
 def test_a_file_that_is_not_there_or_not_toml(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no file"):
+    with pytest.raises(UserError, match="there is no description of a federation"):
         read(tmp_path / "federation.toml")
     (tmp_path / "federation.toml").write_bytes(b"\xff\xfe[")
-    with pytest.raises(UserError, match="is not readable"):
+    with pytest.raises(UserError, match="is not a readable description"):
         read(tmp_path / "federation.toml")
     assert isinstance(charter(GOOD), Charter)

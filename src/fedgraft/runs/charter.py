@@ -6,13 +6,13 @@ It is one file, `federation.toml`, the same for the server and all sites; it nam
 import hashlib
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fedgraft.core import toml
 from fedgraft.core.errors import UserError
 from fedgraft.runs.config import RunConfig, configure
 
@@ -138,13 +138,7 @@ class Charter(BaseModel):
 
 def read(path: Path) -> Charter:
     """Read a charter, or say in one sentence what is wrong with it."""
-    try:
-        held = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not readable: {error}") from None
-    return charter(held, path.name)
+    return charter(toml.read(path, "description of a federation"), path.name)
 
 
 def charter(settings: dict[str, Any], where: str = "the federation") -> Charter:

@@ -4,14 +4,13 @@ This module is imported by the command line before anything is asked for, so it 
 """
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from fedgraft.core import averaging
+from fedgraft.core import averaging, toml
 from fedgraft.core.errors import UserError
 from fedgraft.papers import recipe
 
@@ -155,12 +154,7 @@ def configure(*layers: Mapping[str, Any], recipe_name: str | None = None) -> Run
 
 def read(path: Path) -> dict[str, Any]:
     """Read a configuration file."""
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no configuration file {path}") from None
-    except (OSError, ValueError, RecursionError) as error:  # bad UTF-8, bad TOML, endless figures or brackets
-        raise UserError(f"{path} is not a readable configuration file: {error}") from None
+    return toml.read(path, "configuration file")
 
 
 def _nested(layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ client goes on from the state that the server knows of.
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from fedgraft.core import disk
+from fedgraft.core import disk, toml
 from fedgraft.core.errors import UserError
 from fedgraft.core.state import State
 
@@ -47,12 +46,7 @@ class Description:
 
 def describe(path: Path) -> Description:
     """Read a site's description."""
-    try:
-        held = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no site description {path}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not a readable site description: {error}") from None
+    held = toml.read(path, "site description")
     if surplus := held.keys() - {"name", "data", "state", "device"}:
         raise UserError(f"{path}: there is no setting {min(surplus)!r}; a site has name, data, state and device")
     for key in ("name", "data", "state", "device"):
