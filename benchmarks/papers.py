@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 FEDAPA = "--recipe fedapa --evaluate-every 5"
 FEDGPA = "--recipe fedgpa --rounds 60 --evaluate-every 10 --kernels native"
 APPLE = "--recipe apple --rounds 20 --evaluate-every 5"
-FEDPPA = "--recipe fedppa --model vgg-family:0.0625 --rounds 10 --epochs 2 --evaluate-every 10"
+FEDPPA = "--recipe fedppa --model vgg-family:0.0625 --rounds 6 --epochs 2 --evaluate-every 6"
 
 TABLE_1 = ("fedphp", "fedamp", "apple", "fedala", "pfedhn", "pfedla", "fedpac", "dbe", "fedproto", "fedgh")
 DRAWS = (0, 1, 2)
@@ -95,9 +95,10 @@ def _apple() -> Iterable[Measurement]:
 
 def _fedppa() -> Iterable[Measurement]:
     for alpha in (0.5, 0.1, 0.01):
-        for method in ("fedavg", "flexifed", "fedppa", "fedppa+"):
-            setting = f"{FEDPPA} --partition dirichlet-balanced:{alpha}"
+        setting = f"{FEDPPA} --partition dirichlet-balanced:{alpha}"
+        for method in ("local", "fedavg", "flexifed", "fedppa", "fedppa+"):
             yield Measurement("fedppa", f"alpha={alpha} {method}", f"{method} {setting}")
+        yield Measurement("fedppa", f"alpha={alpha} fedppa, align_lr 1", f"fedppa {setting} {_set('align_lr=1')}")
 
 
 def _set(values: str) -> str:
