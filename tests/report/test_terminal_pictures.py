@@ -63,6 +63,10 @@ def test_figures_have_the_papers_axes(folder: Path, tmp_path: Path) -> None:
     axes = drawn["convergence-trained"].axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Communication round", "Test accuracy (%)")
     assert drawn["labels-seed0"].axes[0].get_xlabel() == "Client"
+    matrix = next(figure for name, figure in drawn.items() if name.startswith("matrix-fedapa")).axes[0]
+    for axis in (axes.xaxis, matrix.xaxis, matrix.yaxis):
+        ticks = axis.get_major_locator().tick_values(0, 9)  # of which matplotlib would choose 2.5 by itself
+        assert all(tick == int(tick) for tick in ticks), ticks
 
 
 def test_figures_without_matplotlib_are_a_sentence(

@@ -16,6 +16,7 @@ from fedgraft.report.study import Study, studies
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 ROUND, ACCURACY, CLIENT = "Communication round", "Test accuracy (%)", "Client"
@@ -90,6 +91,14 @@ def _axes(width: float = 4.6, height: float = 3.0) -> tuple["Figure", "Axes"]:
     return figure, figure.add_subplot()
 
 
+def _whole(*axes: "Axis") -> None:
+    """Ticks at whole numbers, for clients, classes and rounds."""
+    from matplotlib.ticker import MaxNLocator
+
+    for axis in axes:
+        axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+
+
 def _looks(study: Study) -> dict[str, dict[str, Any]]:
     """Line style of every method: the references are grey."""
     looks: dict[str, dict[str, Any]] = {}
@@ -113,6 +122,7 @@ def _convergence(study: Study, point: Point) -> "Figure":
         if deviations.any():
             axes.fill_between(rounds, means - deviations, means + deviations, color=look["color"], alpha=0.15, lw=0)
     axes.set(xlabel=ROUND, ylabel=ACCURACY)
+    _whole(axes.xaxis)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)
     return figure
 
@@ -137,18 +147,17 @@ def _benefit(gains: list[float]) -> "Figure":
     axes.bar(range(len(gains)), [100 * gain for gain in gains], color=[LOSS if gain < 0 else GAIN for gain in gains])
     axes.axhline(0, color="black", lw=0.8)
     axes.set(xlabel=CLIENT, ylabel="Gain over Local (percentage points)")
+    _whole(axes.xaxis)
     return figure
 
 
 def _labels(counts: "np.ndarray[Any, Any]") -> "Figure":
-    from matplotlib.ticker import MaxNLocator
-
     clients, classes = counts.shape
     figure, axes = _axes(max(3.2, 0.26 * clients), max(2.4, 0.22 * classes))
     client, kind = np.nonzero(counts)
     axes.scatter(client, kind, s=200 * counts[client, kind] / counts.max(), color=GAIN, alpha=0.85, lw=0)
     axes.set(xlabel=CLIENT, ylabel="Class", xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _whole(axes.xaxis, axes.yaxis)
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
     return figure
@@ -170,6 +179,7 @@ def _matrix(study: Study, seen: Observation, seed: int) -> "Figure":
     for axes, step in zip(panels, steps, strict=True):
         image = axes.imshow(array[step], aspect="equal" if mixing else "auto", interpolation="nearest", **scale)
         axes.set(title=f"Round {step + 1}", xlabel="From client" if mixing else "Column")
+        _whole(axes.xaxis, axes.yaxis)
     panels[0].set(ylabel=CLIENT)
     figure.colorbar(image, ax=panels.tolist(), shrink=0.8, label=seen.name)
     return figure
@@ -186,6 +196,7 @@ def _trajectories(study: Study, seen: Observation, seed: int) -> "Figure":
         for row, look in zip(range(array.shape[1]), cycle(COLOURS), strict=False):
             axes.plot(rounds, array[:, row], color=look, lw=1, label=str(row))
         axes.set(xlabel=ROUND, ylabel=seen.name)
+        _whole(axes.xaxis)
         axes.legend(title=CLIENT, frameon=False, fontsize=6, ncols=2)
         return figure
     panels = min(len(array[0]), _MOST_PANELS)
@@ -199,6 +210,8 @@ def _trajectories(study: Study, seen: Observation, seed: int) -> "Figure":
             if seen.shape[0] == seen.shape[2] == study.clients:
                 axes.plot(rounds, array[:, row, 0, row], lw=1.6, color=GAIN)
             axes.set_title(f"{CLIENT} {row}", fontsize=8)
+            axes.tick_params(labelbottom=row + columns >= panels)  # the lowest of its column
+            _whole(axes.xaxis)
     figure.supxlabel(ROUND, fontsize=9)
     figure.supylabel(seen.name, fontsize=9)
     return figure
