@@ -21,7 +21,7 @@ from typing import Any
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 FEDAPA = "--recipe fedapa --evaluate-every 5"
-FEDGPA = "--recipe fedgpa --rounds 60 --evaluate-every 10 --kernels native"
+FEDGPA = "--evaluate-every 10 --kernels native"
 APPLE = "--recipe apple --rounds 20 --evaluate-every 5"
 FEDPPA = "--recipe fedppa --model vgg-family:0.0625 --rounds 6 --epochs 2 --evaluate-every 6"
 
@@ -77,13 +77,15 @@ def _fedapa() -> Iterable[Measurement]:
 
 
 def _fedgpa() -> Iterable[Measurement]:
-    for similar in (20, 80):
-        setting = f"{FEDGPA} --partition dominant:n=600,k=5,s={similar}"
+    settings = {
+        similar: f"--recipe fedgpa --rounds {rounds} {FEDGPA} --partition dominant:n=600,k=5,s={similar}"
+        for similar, rounds in ((20, 60), (80, 40))
+    }
+    for similar, setting in settings.items():
         for method in ("local", "fedavg", "fedavg-ft", "fedgpa"):
             yield Measurement("fedgpa", f"s={similar} {method}", f"{method} {setting}")
-    setting = f"{FEDGPA} --partition dominant:n=600,k=5,s=20"
-    yield Measurement("fedgpa", "s=20 LGA", f"fedgpa {setting} {_set('gpa_f=false gpa_c=false')}")
-    yield Measurement("fedgpa", "s=20 LGA and GPA(c)", f"fedgpa {setting} {_set('gpa_f=false')}")
+    yield Measurement("fedgpa", "s=20 LGA", f"fedgpa {settings[20]} {_set('gpa_f=false gpa_c=false')}")
+    yield Measurement("fedgpa", "s=20 LGA and GPA(c)", f"fedgpa {settings[20]} {_set('gpa_f=false')}")
 
 
 def _apple() -> Iterable[Measurement]:
@@ -98,7 +100,13 @@ def _fedppa() -> Iterable[Measurement]:
         setting = f"{FEDPPA} --partition dirichlet-balanced:{alpha}"
         for method in ("local", "fedavg", "flexifed", "fedppa", "fedppa+"):
             yield Measurement("fedppa", f"alpha={alpha} {method}", f"{method} {setting}")
-        yield Measurement("fedppa", f"alpha={alpha} fedppa, align_lr 1", f"fedppa {setting} {_set('align_lr=1')}")
+    for label, values in {
+        "align_lr 1": "align_lr=1",
+        "classifiers too": "align_classifier=true",
+        "align_lr 1, classifiers too": "align_lr=1 align_classifier=true",
+    }.items():
+        setting = f"{FEDPPA} --partition dirichlet-balanced:0.01 {_set(values)}"
+        yield Measurement("fedppa", f"alpha=0.01 fedppa, {label}", f"fedppa {setting}")
 
 
 def _set(values: str) -> str:
