@@ -98,15 +98,13 @@ def _apple() -> Iterable[Measurement]:
 def _fedppa() -> Iterable[Measurement]:
     for alpha in (0.5, 0.1, 0.01):
         setting = f"{FEDPPA} --partition dirichlet-balanced:{alpha}"
-        for method in ("local", "fedavg", "flexifed", "fedppa", "fedppa+"):
+        for method in ("fedavg", "flexifed", "fedppa", "fedppa+"):
             yield Measurement("fedppa", f"alpha={alpha} {method}", f"{method} {setting}")
-    for label, values in {
-        "align_lr 1": "align_lr=1",
-        "classifiers too": "align_classifier=true",
-        "align_lr 1, classifiers too": "align_lr=1 align_classifier=true",
-    }.items():
-        setting = f"{FEDPPA} --partition dirichlet-balanced:0.01 {_set(values)}"
-        yield Measurement("fedppa", f"alpha=0.01 fedppa, {label}", f"fedppa {setting}")
+    setting = f"{FEDPPA} --partition dirichlet-balanced:0.01"
+    yield Measurement("fedppa", "alpha=0.01 fedppa, align_lr 1", f"fedppa {setting} {_set('align_lr=1')}")
+    for method in ("flexifed", "fedppa"):
+        arguments = f"{method} {setting} {_set('include_classifier=false')}"
+        yield Measurement("fedppa", f"alpha=0.01 {method}, own classifiers", arguments)
 
 
 def _set(values: str) -> str:
