@@ -21,7 +21,7 @@ from typing import Any
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 FEDAPA = "--recipe fedapa --evaluate-every 5"
-FEDGPA = "--evaluate-every 10 --kernels native"
+FEDGPA = "--recipe fedgpa --evaluate-every 10 --kernels native"
 APPLE = "--recipe apple --rounds 20 --evaluate-every 5"
 FEDPPA = "--recipe fedppa --model vgg-family:0.0625 --rounds 6 --epochs 2 --evaluate-every 6"
 
@@ -78,7 +78,7 @@ def _fedapa() -> Iterable[Measurement]:
 
 def _fedgpa() -> Iterable[Measurement]:
     settings = {
-        similar: f"--recipe fedgpa --rounds {rounds} {FEDGPA} --partition dominant:n=600,k=5,s={similar}"
+        similar: f"{FEDGPA} --rounds {rounds} --partition dominant:n=600,k=5,s={similar}"
         for similar, rounds in ((20, 60), (80, 40))
     }
     for similar, setting in settings.items():
