@@ -32,7 +32,9 @@ Readings
   mean over contributors.
 - Algorithm 1 aligns on the server, which has no data. Here it is the client's work, behind the download.
 - Classifier: the fully connected layers at the end are averaged where they are common, but not aligned, as in FedAS;
-  ``align_classifier`` aligns them too.
+  ``align_classifier`` aligns them too, ``include_classifier=False`` leaves them private: where clients of one
+  architecture have hardly a class in common, that decides the accuracy before training, and is nearer to the
+  published figures.
 - BatchNorm is not mentioned. The teacher is in evaluation mode. ``statistics="refresh"`` normalises the student's
   moving layers by the batch and lets their statistics follow, for averaged statistics do not fit averaged weights;
   ``frozen`` keeps evaluation mode, in which the loss of a student equal to its teacher is exactly zero. Whether
