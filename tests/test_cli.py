@@ -1,5 +1,6 @@
 """The command line as people type it."""
 
+import itertools
 import json
 import statistics
 import subprocess
@@ -119,6 +120,14 @@ def test_listings_for_people_and_programs() -> None:
     facts = json.loads(runner.invoke(app, ["methods", "fedapa", "--json"]).output)
     assert {p["name"] for p in facts["parameters"]} >= {"eta", "mu", "sign", "order"}
     assert "Sign:" in facts["readings"]
+
+
+def test_readings_fill_the_terminal() -> None:
+    shown = runner.invoke(app, ["methods", "fedapa"]).output.split("Readings\n")[1].splitlines()
+    assert all(line.startswith(("- ", "  ")) for line in shown), shown
+    for line, following in itertools.pairwise(shown):
+        if following.startswith("  "):  # the next word had no room
+            assert len(f"{line} {following.split()[0]}") > 80
 
 
 def test_partitions_are_saved_and_shown(tmp_path: Path) -> None:

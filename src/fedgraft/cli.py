@@ -193,7 +193,7 @@ def methods(
     """List the methods, or tell all about one."""
     from fedgraft.core.errors import unknown
     from fedgraft.methods import METHODS, describe
-    from fedgraft.terminal import facts_table
+    from fedgraft.terminal import bullets, facts_table
 
     if name is not None and name not in METHODS:
         raise unknown("method", name, METHODS)
@@ -217,7 +217,7 @@ def methods(
         columns = {"name": "parameter", "default": "default", "range": "range", "doc": "meaning"}
         console.print(facts_table(this["parameters"], columns))
     if this["readings"]:
-        console.print("Readings\n" + this["readings"], highlight=False, markup=False)
+        console.print("Readings\n" + bullets(this["readings"], console.width), highlight=False, markup=False)
 
 
 @app.command()

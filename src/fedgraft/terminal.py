@@ -1,6 +1,8 @@
 """What people see in a terminal: progress while a run goes on, tables when it is over."""
 
+import re
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -166,6 +168,12 @@ def facts_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -
     for row in rows:
         table.add_row(*(str(row[key]) for key in columns))
     return table
+
+
+def bullets(text: str, width: int) -> str:
+    """Fill a list of points, written for another width, to this one."""
+    points = (" ".join(point.split()) for point in re.split(r"\n(?=- )", text))
+    return "\n".join(textwrap.fill(point, width, subsequent_indent="  ", break_on_hyphens=False) for point in points)
 
 
 def _percent(spread: Spread, *, bold: bool) -> str:
