@@ -14,9 +14,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from fedgraft.core.rounds import Round
-from fedgraft.runs.compare import Row, Spread
 from fedgraft.runs.config import RunConfig
 from fedgraft.runs.run import Run
+from fedgraft.runs.table import Row, Spread
 
 
 @dataclass

@@ -16,8 +16,9 @@ from fedgraft.report import commands
 from fedgraft.report.matrices import Observation, fair_share, observations, pack
 from fedgraft.report.reading import Finished, Reading, from_memory
 from fedgraft.report.study import Study, studies
-from fedgraft.runs.compare import REFERENCES, Spread
+from fedgraft.runs.compare import REFERENCES
 from fedgraft.runs.run import Run
+from fedgraft.runs.table import Spread
 from fedgraft.version import __version__
 
 MATRIX_BUDGET = 2_500_000

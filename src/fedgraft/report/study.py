@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from fedgraft.core.evaluation import Point
 from fedgraft.report.reading import Finished
-from fedgraft.runs.compare import REFERENCES, Row, Spread, benefits, last_accuracies, rows
+from fedgraft.runs.compare import REFERENCES
 from fedgraft.runs.config import MACHINE, RunConfig
+from fedgraft.runs.table import Row, Spread, benefits, last_accuracies, rows
 
 MIB = 1024 * 1024
 _NOT_THE_SETTING = MACHINE | {"method", "params", "seed", "evaluate_every", "global_test"}
