@@ -79,8 +79,10 @@ def test_the_running_mean_by_hand(fed: Federation) -> None:
 
 
 def test_training_follows_the_loss_step_by_step(fed: Federation) -> None:
-    # momentum for the network, none for the bias; what m holds of the first batch is constant in the second step
-    spec = specification(fed, lr=0.05, momentum=0.9, epochs=1, batch_size=10, build=lambda: small_network()().double())
+    # network and bias step alike, with the run's momentum and decay; what m holds of the first batch is constant in
+    # the second step
+    training = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "epochs": 1, "batch_size": 10}
+    spec = specification(fed, **training, build=lambda: small_network()().double())
     kappa, mu, rate = 3.0, 0.4, 0.05
     method, client = DBE(kappa=kappa, mu=mu), visit(fed, spec)
     method.join(client)
@@ -99,15 +101,25 @@ def test_training_follows_the_loss_step_by_step(fed: Federation) -> None:
         pull = kappa * 0.5 * (running(weights, x, m) - zbar).square().mean()
         return float(functional.cross_entropy(logits, y).detach() + pull)
 
-    joint, m, velocity = torch.cat([client.own, client["bias"]]), torch.zeros_like(zbar), torch.zeros(53).double()
+    joint, m, velocity = torch.cat([client.own, client["bias"]]), torch.zeros_like(zbar), torch.zeros(58).double()
     for x, y in batches:
         of_batch = partial(objective, x=x, y=y, m=m)
         gradient = torch.tensor([slope(of_batch, joint, entry) for entry in range(58)], dtype=torch.float64)
         m = running(joint[:53], x, m)
-        velocity = 0.9 * velocity + gradient[:53]
-        joint = joint - rate * torch.cat([velocity, gradient[53:]])
+        velocity = 0.9 * velocity + gradient + 0.01 * joint
+        joint = joint - rate * velocity
     trained = method.fit(client, client.own.clone())
     torch.testing.assert_close(torch.cat([trained, client["bias"]]), joint, rtol=1e-6, atol=1e-8)
+
+
+def test_the_momentum_of_the_bias_survives_where_the_run_keeps_it(fed: Federation) -> None:
+    kept, fresh = (specification(fed, rounds=2, momentum=0.9, momentum_buffers=how) for how in ("kept", "fresh"))
+    _, _, clients = simulate(DBE(), fed, kept)
+    assert clients.states[0]["momentum/bias"].shape == clients.states[0]["bias"].shape
+    assert bool(clients.states[0]["momentum/bias"].any())
+    _, _, forgetful = simulate(DBE(), fed, fresh)
+    assert "momentum/bias" not in forgetful.states[0]
+    assert not torch.equal(clients.states[0]["bias"], forgetful.states[0]["bias"])
 
 
 def test_the_bias_stays_home_and_changes_only_in_training(fed: Federation) -> None:

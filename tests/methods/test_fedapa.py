@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import blobs, simulate, specification
+from conftest import blobs, simulate, small_network, specification
 from torch import Tensor
 
 from fedgraft.core.message import Message
@@ -160,16 +160,77 @@ def test_snapshot_and_sequential_order(fed: Federation) -> None:
 
 
 def test_momentum_moves_other_rows_too(fed: Federation) -> None:
-    # second step for client 1 only: client 0's row still moves by what is left of its first step
+    # second step for client 1 only: client 0's row still moves by what is left of its first step, and is not treated
     method = FedAPA(eta=0.1, mu=0.5, server_momentum=0.9)
     server = toy(method, [[1, 0], [0, 1]], [[1, 0], [0, 1]], fed)
     method.merge(server, {0: upload(server, [1, 1])})
-    first = server["A"][0].clone()
+    assert server["A"][0, :2].tolist() == pytest.approx([1, 0.1])
+    assert method.rows(server, [0])[0, :2].tolist() == pytest.approx([0.5 / 0.6, 0.1 / 0.6]), "what it would be served"
     method.merge(server, {1: upload(server, [0, 1])})
-    # off-diagonal 1/6 + .1 * .9 * 1, self-weight .5
-    expected = (1 / 6 + 0.09) / (0.5 + 1 / 6 + 0.09)
-    assert float(first[1]) == pytest.approx(1 / 6)
-    assert float(server["A"][0, 1]) == pytest.approx(expected)
+    assert server["A"][0, :2].tolist() == pytest.approx([1, 0.1 + 0.1 * 0.9])
+    assert method.observe(server)["A"][0, :2].tolist() == pytest.approx([0.5 / 0.69, 0.19 / 0.69])
+    sent = method.send(server, 0)["weights"][:2]
+    assert sent.tolist() == pytest.approx([0.5 / 0.69, (0.5 + 0.19) / 0.69])
+
+
+def authors_loop(starts: Tensor, rounds: list[list[tuple[int, Tensor]]], *, momentum: float, mu: float) -> list[Tensor]:
+    """The loop of the authors' server, written anew with torch's own SGD and autograd; what each client was sent."""
+    models = list(starts)
+    A = torch.zeros(len(models), len(models), dtype=starts.dtype, requires_grad=True)
+    optimizer = torch.optim.SGD([A], lr=0.01, momentum=momentum)
+    sent = []
+    for uploads in rounds:
+        for client, moved in uploads:
+            with torch.no_grad():
+                A[client, client] = mu
+                A[client] /= A[client].sum()
+            mixture = A[client] @ torch.stack(models)
+            sent.append(mixture.detach())
+            upload = mixture.detach() + moved
+            optimizer.zero_grad()
+            mixture.backward(gradient=mixture.detach() - upload)
+            optimizer.step()
+            with torch.no_grad():
+                A.clamp_(0, 1)
+            models[client] = upload
+    return sent
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_it_is_the_authors_loop(momentum: float, mu: float) -> None:
+    # one client served after another, some of them in each round only; uploads that are near each other
+    fed, random = blobs((5,) * 6), torch.Generator().manual_seed(3)
+    spec = specification(fed, build=lambda: small_network()().double())
+    method = FedAPA(order="sequential", server_momentum=momentum, mu=mu)
+    server = method.setup(spec)
+    starts, width = server["bank"].clone(), server["bank"].shape[1]
+    server["A"], server["velocity"] = server["A"].double(), server["velocity"].double()
+    rounds = [
+        [
+            (int(client), torch.randn(width, generator=random, dtype=torch.float64) / 2 + starts[0])
+            for client in torch.randperm(6, generator=random)[:4]
+        ]
+        for _ in range(8)
+    ]
+    theirs = authors_loop(starts, rounds, momentum=momentum, mu=mu)
+    ours = []
+    for client, moved in (one for uploads in rounds for one in uploads):
+        ours.append(method.send(server, client)["weights"])
+        method.merge(server, {client: Message(weights=ours[-1] + moved)})
+    torch.testing.assert_close(torch.stack(ours), torch.stack(theirs), rtol=1e-9, atol=1e-9)
+    apart = method.observe(server)["A"].fill_diagonal_(0)
+    assert 0.05 < float(apart.sum(1).mean()) < 0.95, "the rows did mix"
+
+
+def test_a_breath_of_momentum_changes_nothing(fed: Federation) -> None:
+    # rows that are treated when they are served are those that are treated after their step
+    spec = specification(fed, rounds=4)
+    for order in ("snapshot", "sequential"):
+        plain, _, _ = simulate(FedAPA(order=order, eta=0.05), fed, spec, share=0.5)
+        breath, _, _ = simulate(FedAPA(order=order, eta=0.05, server_momentum=1e-12), fed, spec, share=0.5)
+        for one, other in zip(plain, breath, strict=True):
+            torch.testing.assert_close(one.observed["A"], other.observed["A"])
 
 
 def test_a_single_client_is_local_training() -> None:

@@ -23,7 +23,11 @@ Readings
   paper's 0.5 is the default; the authors' code has 1. Table 3's "without self-weight" is mu = 0;
   ``self_weight=False`` leaves a_ii as learned.
 - Momentum: the authors' code gives the whole matrix one SGD optimizer with momentum 0.9, so that rows also move in
-  rounds and waves of other clients. ``server_momentum`` does the same; the paper has none.
+  rounds and waves of other clients. ``server_momentum`` does the same; the paper has none. As in their code, a step is
+  then followed by clipping the whole matrix, and a row gets its self-weight and is divided only when its own client is
+  served, just before the mixing; the treated row is what that client's step starts from. (Treated after every wave,
+  the rows of the others would shrink as often.) Without momentum a row moves only when its client was served, and
+  treating it at once is the same.
 - A row without weight (sum at most 1e-8), which the paper does not mention, falls back to the client's own model.
 """
 
@@ -84,7 +88,7 @@ class FedAPA(Method):
         return self.dispatch(server, [client])[client]
 
     def dispatch(self, server: Server, clients: Sequence[ClientId]) -> Mapping[ClientId, Message]:
-        mixed = bank.mix(server["A"][list(clients)], server["bank"])
+        mixed = bank.mix(self.rows(server, clients), server["bank"])
         return {client: Message(weights=weights) for client, weights in zip(clients, mixed, strict=True)}
 
     def merge(self, server: Server, inbox: Inbox) -> None:
@@ -94,17 +98,26 @@ class FedAPA(Method):
         parameters = server.spec.layout(0).span(self.shared())
         width = parameters.stop - parameters.start
 
+        A[senders] = self.rows(server, senders)
         Delta = (uploads - bank.mix(A[senders], Theta))[:, :width]
         gradient = torch.zeros_like(A)
         gradient[senders] = bank.inner(Delta, Theta[:, :width])
         velocity = self.server_momentum * server["velocity"] + gradient
         A = A + velocity * (self.eta if self.sign == "descent" else -self.eta)
 
-        moved = range(len(A)) if self.server_momentum else senders
-        for client in moved:
-            A[client] = self.settle(A[client], client)
+        if self.server_momentum:
+            A = A.clamp(0, 1) if self.clip else A
+        else:
+            A[senders] = self.settled(A, senders)
         server["A"], server["velocity"] = A, velocity
         server["bank"] = Theta.index_copy(0, torch.tensor(senders), uploads)
+
+    def rows(self, server: Server, clients: Sequence[ClientId]) -> Tensor:
+        """The rows that the clients are served with; with momentum they are settled here, else after their step."""
+        return self.settled(server["A"], clients) if self.server_momentum else server["A"][list(clients)]
+
+    def settled(self, A: Tensor, clients: Sequence[ClientId]) -> Tensor:
+        return torch.stack([self.settle(A[client], client) for client in clients])
 
     def settle(self, row: Tensor, client: ClientId) -> Tensor:
         """Clip a row, set its self-weight, normalise it."""
@@ -119,7 +132,7 @@ class FedAPA(Method):
 
     # ---- for people
     def observe(self, server: Server) -> Mapping[str, Tensor]:
-        return {"A": server["A"]}
+        return {"A": self.rows(server, range(server.spec.clients))}
 
     def caveats(self) -> Sequence[str]:
         sentences = []
