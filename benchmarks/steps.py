@@ -13,8 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.clock import in_turns, peak
 from fedgraft import kernels, models
 from fedgraft.core.model import Architecture, Model
+from fedgraft.core.optimizer import Stepper, optimizer
 from fedgraft.core.samples import Preparation, Samples
-from fedgraft.core.training import Training, batches, descend
+from fedgraft.core.settings import Training
+from fedgraft.core.training import batches, descend, draws
 from fedgraft.engines.workshop import single_thread
 
 SETTINGS = Training(lr=0.01, momentum=0.9, epochs=1, batch_size=64)
@@ -67,16 +69,15 @@ def ours(
         return kernels.accelerate(net, choice=choice).module
 
     model = Architecture(network, samples.batch(slice(0, 2))[0], "head").model()
-    velocity, order = torch.zeros_like(model.gradient), np.random.default_rng(0)
+    step = Stepper(optimizer(settings), settings, settings.lr, {"momentum": torch.zeros_like(model.gradient)})
+    order = np.random.default_rng(0)
 
     def loss(model: Model, x: Tensor, y: Tensor) -> Tensor:
         return functional.cross_entropy(model(x), y)
 
     def epoch() -> None:
-        descend(
-            model, samples, loss, settings, rate=settings.lr, epochs=1, part="all", rng=order,
-            augmentation=torch.Generator(), velocity=velocity,
-        )  # fmt: skip
+        drawn = draws(len(samples), settings, 1, order, pairs=False)
+        descend(model, samples, loss, drawn, part="all", augmentation=torch.Generator(), step=step)
 
     return epoch, lambda: {slot.name: slot.view(model.vector) for slot in model.layout.slots}
 

@@ -17,7 +17,7 @@ from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Architecture
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.samples import ClientData, Samples
-from fedgraft.core.training import Training
+from fedgraft.core.settings import Training
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.engines.local import Faults, LocalEngine
 
@@ -66,7 +66,7 @@ def specification(
     with torch.random.fork_rng():
         dtype = next(build().parameters()).dtype
     architecture = Architecture(build, fed.example.to(dtype))
-    training = Training(**({"lr": 0.1, "momentum": 0.5, "epochs": 2, "batch_size": 4} | settings))  # type: ignore[arg-type]
+    training = Training().but(**({"lr": 0.1, "momentum": 0.5, "epochs": 2, "batch_size": 4} | settings))  # also no rate at all
     return Spec(fed.samples, (architecture,), (0,) * len(fed), fed.classes, rounds, seed, training)
 
 
@@ -97,12 +97,11 @@ def visit(fed: Federation, spec: Spec, client: ClientId = 0, *, round: int = 0, 
         client,
         {"own": spec.initial(client)},
         ClientData(Samples(x.to(spec.layout(client).dtype), y), data.test, data.validation),
-        spec.architecture(client),
-        spec.settings,
+        spec,
         Workbench(),
-        seed=spec.seed, round=round, rounds=spec.rounds, classes=spec.classes, clients=spec.clients,
-        initial=spec.initial, purpose=purpose,
-    )  # fmt: skip
+        round=round,
+        purpose=purpose,
+    )
 
 
 def slope(f: Callable[[torch.Tensor], float], at: torch.Tensor, entry: int, h: float = 1e-6) -> float:

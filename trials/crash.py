@@ -56,7 +56,7 @@ def settings(method: str) -> dict[str, Any]:
     """A run on digits of about a second, with a checkpoint after every round."""
     return {
         "method": method, "dataset": "digits", "clients": 4, "partition": "iid", "rounds": 8, "epochs": 1,
-        "batch_size": 64, "checkpoint_every": 1, "participation": "0.75", "momentum_buffers": "kept",
+        "batch_size": 64, "checkpoint_every": 1, "participation": "0.75", "optimizer_state": "kept",
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from fedgraft.core.method import Spec
 from fedgraft.core.model import Architecture
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.core.samples import ClientData, Preparation, Samples
-from fedgraft.core.training import Training
+from fedgraft.core.settings import Training
 from fedgraft.engines.local import LocalEngine
 from fedgraft.kernels import accelerate, describe
 from fedgraft.methods.fedavg import FedAvg

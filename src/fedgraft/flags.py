@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from fedgraft.runs.config import RunConfig, TrainingConfig
+from fedgraft.core.settings import Training
+from fedgraft.runs.config import RunConfig
 
 PANELS = {
     "dataset data_dir clients partition validation normalise augment resize": "Data",
@@ -49,7 +50,7 @@ def with_settings(command: Callable[..., None], *, without: Collection[str] = ()
     """Give a command one flag for each setting of a run; the command gets those that were typed as ``settings``."""
     skipped = {"method", "params", "training", *without}
     flags = [_option(n, info) for n, info in RunConfig.model_fields.items() if n not in skipped]
-    flags += [_option(n, info) for n, info in TrainingConfig.model_fields.items()]
+    flags += [_option(n, info) for n, info in Training.model_fields.items()]
     own = inspect.signature(command).parameters
 
     def typed(**values: Any) -> None:

@@ -267,7 +267,7 @@ def test_the_mean_is_over_clients_and_pooled_is_over_samples() -> None:
 
 def test_momentum_is_forgotten_unless_the_run_keeps_it(fed: Federation) -> None:
     fresh = specification(fed, rounds=2, momentum=0.9)
-    kept = specification(fed, rounds=2, momentum=0.9, momentum_buffers="kept")
+    kept = specification(fed, rounds=2, momentum=0.9, optimizer_state="kept")
     _, _, forgetful = simulate(Local(), fed, fresh)
     _, _, mindful = simulate(Local(), fed, kept)
     assert "momentum/batches" not in forgetful.states[0]
@@ -277,7 +277,7 @@ def test_momentum_is_forgotten_unless_the_run_keeps_it(fed: Federation) -> None:
 
 def test_one_round_does_not_see_the_momentum_setting(fed: Federation) -> None:
     _, _, a = simulate(Local(), fed, specification(fed, rounds=1, momentum=0.9))
-    _, _, b = simulate(Local(), fed, specification(fed, rounds=1, momentum=0.9, momentum_buffers="kept"))
+    _, _, b = simulate(Local(), fed, specification(fed, rounds=1, momentum=0.9, optimizer_state="kept"))
     assert torch.equal(a.states[2]["own"], b.states[2]["own"])
 
 

@@ -70,7 +70,7 @@ def test_alpha_is_clipped(fed: Federation, v: float, expected: float) -> None:
 
 
 def test_alpha_s_step_size_is_the_run_s_unless_given(fed: Federation) -> None:
-    client = placed(fed, specification(fed, **one_step(lr=0.002, lr_decay=0.5)), v=2.0, alpha=0.5)
+    client = placed(fed, specification(fed, **one_step(lr=0.002, schedule="exponential:0.5")), v=2.0, alpha=0.5)
     client.round = 1
     Bowl(order="simultaneous").fit(client, torch.zeros(53))
     assert float(client["alpha"]) == pytest.approx(0.712)
@@ -101,7 +101,7 @@ def dropping() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.5), nn.Linear(5, CLASSES))
 
 
-@pytest.mark.parametrize("settings", [{}, {"momentum_buffers": "kept", "weight_decay": 0.01, "clip_norm": 0.5}])
+@pytest.mark.parametrize("settings", [{}, {"optimizer_state": "kept", "weight_decay": 0.01, "clip_norm": 0.5}])
 @pytest.mark.parametrize("build", [None, dropping], ids=["plain", "dropout"])
 @pytest.mark.parametrize(("alpha", "adapt"), [(0.0, "never"), (0.4, "step"), (1.0, "round")])
 def test_the_global_model_is_fedavg_s_bit_for_bit(
@@ -125,12 +125,12 @@ def test_all_weight_on_the_global_model_is_fedavg(fed: Federation) -> None:
 
 
 @pytest.mark.parametrize("buffers", ["average", "local", "keep"])
-@pytest.mark.parametrize("momentum_buffers", ["fresh", "kept"])
+@pytest.mark.parametrize("optimizer_state", ["fresh", "kept"])
 def test_all_weight_on_the_private_model_is_local_training_bit_for_bit(
-    fed: Federation, momentum_buffers: str, buffers: str
+    fed: Federation, optimizer_state: str, buffers: str
 ) -> None:
     spec = specification(
-        fed, norm=True, momentum_buffers=momentum_buffers, weight_decay=0.01, clip_norm=1.0, buffers=buffers
+        fed, norm=True, optimizer_state=optimizer_state, weight_decay=0.01, clip_norm=1.0, buffers=buffers
     )
     done, _, engine = simulate(APFL(alpha=1.0, adapt="never"), fed, spec, share=0.75)
     alone, _, other = simulate(Local(), fed, spec, share=0.75)

@@ -76,7 +76,7 @@ def test_training_leaves_the_others_cores_and_ends_at_the_mixture() -> None:
 
 def test_p_has_its_own_step_size_which_decays_with_the_run_and_no_weight_decay() -> None:
     plain = Bench(APPLE(eta2=0.01, mu=0.0), round=2)
-    slower = Bench(APPLE(eta2=0.01, mu=0.0), round=2, lr_decay=0.5)
+    slower = Bench(APPLE(eta2=0.01, mu=0.0), round=2, schedule="exponential:0.5")
     decayed = Bench(APPLE(eta2=0.01, mu=0.0), round=2, weight_decay=0.3)
     torch.testing.assert_close(slower.moved_p, plain.moved_p / 4)
     torch.testing.assert_close(slower.moved_w, plain.moved_w / 4)
@@ -94,7 +94,7 @@ def test_momentum_is_on_both_groups() -> None:
 
 @pytest.mark.parametrize("buffers", ["fresh", "kept"])
 def test_momentum_of_p_survives_where_the_run_keeps_it(fed: Federation, buffers: str) -> None:
-    _, _, engine = simulate(APPLE(), fed, specification(fed, rounds=2, momentum_buffers=buffers))
+    _, _, engine = simulate(APPLE(), fed, specification(fed, rounds=2, optimizer_state=buffers))
     for state in engine.states.values():
         assert ("momentum/p" in state) == ("momentum/batches" in state) == (buffers == "kept")
 
@@ -156,7 +156,7 @@ def test_equal_cores_mix_to_themselves(fed: Federation) -> None:
 def test_a_lone_client_without_p_steps_is_local_training_bit_for_bit() -> None:
     fed = blobs((13,))
     for buffers in ("fresh", "kept"):
-        spec = specification(fed, rounds=3, momentum=0.9, momentum_buffers=buffers, norm=True)
+        spec = specification(fed, rounds=3, momentum=0.9, optimizer_state=buffers, norm=True)
         _, _, ours = simulate(APPLE(eta2=0.0, init="shared"), fed, spec)
         _, _, alone = simulate(Local(), fed, spec)
         assert torch.equal(ours.states[0]["own"], alone.states[0]["own"])

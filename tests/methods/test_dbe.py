@@ -20,7 +20,7 @@ from fedgraft.methods.fedavg import FedAvg
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_without_both_parts_it_is_fedavg_bit_for_bit(fed: Federation, norm: bool, share: float) -> None:
-    spec = specification(fed, rounds=3, norm=norm, momentum_buffers="kept")
+    spec = specification(fed, rounds=3, norm=norm, optimizer_state="kept")
     mine, ours, my_clients = simulate(DBE(kappa=0.0, private_bias=False), fed, spec, share=share)
     theirs, average, their_clients = simulate(FedAvg(), fed, spec, share=share)
     assert torch.equal(ours["weights/0"], average["weights/0"])
@@ -113,7 +113,7 @@ def test_training_follows_the_loss_step_by_step(fed: Federation) -> None:
 
 
 def test_the_momentum_of_the_bias_survives_where_the_run_keeps_it(fed: Federation) -> None:
-    kept, fresh = (specification(fed, rounds=2, momentum=0.9, momentum_buffers=how) for how in ("kept", "fresh"))
+    kept, fresh = (specification(fed, rounds=2, momentum=0.9, optimizer_state=how) for how in ("kept", "fresh"))
     _, _, clients = simulate(DBE(), fed, kept)
     assert clients.states[0]["momentum/bias"].shape == clients.states[0]["bias"].shape
     assert bool(clients.states[0]["momentum/bias"].any())

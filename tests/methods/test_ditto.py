@@ -20,9 +20,9 @@ from fedgraft.methods.local import Local
 
 
 @pytest.mark.parametrize("lam", [0.0, 1.0, 5.0])
-@pytest.mark.parametrize("momentum_buffers", ["fresh", "kept"])
-def test_the_global_model_is_fedavgs_bit_for_bit(fed: Federation, lam: float, momentum_buffers: str) -> None:
-    spec = specification(fed, rounds=3, norm=True, lr=0.05, momentum_buffers=momentum_buffers)
+@pytest.mark.parametrize("optimizer_state", ["fresh", "kept"])
+def test_the_global_model_is_fedavgs_bit_for_bit(fed: Federation, lam: float, optimizer_state: str) -> None:
+    spec = specification(fed, rounds=3, norm=True, lr=0.05, optimizer_state=optimizer_state)
     done, server, engine = simulate(Ditto(lam=lam), fed, spec, share=0.75)
     plain, expected, fedavg = simulate(FedAvg(), fed, spec, share=0.75)
     assert torch.equal(server["weights/0"], expected["weights/0"])
@@ -31,11 +31,9 @@ def test_the_global_model_is_fedavgs_bit_for_bit(fed: Federation, lam: float, mo
     assert [(t.bytes_up, t.bytes_down) for t in done] == [(t.bytes_up, t.bytes_down) for t in plain], "v stays at home"
 
 
-@pytest.mark.parametrize("momentum_buffers", ["fresh", "kept"])
-def test_without_a_pull_the_personal_model_is_local_training_bit_for_bit(
-    fed: Federation, momentum_buffers: str
-) -> None:
-    spec = specification(fed, rounds=3, momentum=0.9, momentum_buffers=momentum_buffers)
+@pytest.mark.parametrize("optimizer_state", ["fresh", "kept"])
+def test_without_a_pull_the_personal_model_is_local_training_bit_for_bit(fed: Federation, optimizer_state: str) -> None:
+    spec = specification(fed, rounds=3, momentum=0.9, optimizer_state=optimizer_state)
     ours, _, engine = simulate(Ditto(lam=0.0), fed, spec, share=0.75)
     alone, _, local = simulate(Local(), fed, spec, share=0.75)
     for client in range(len(fed)):
@@ -96,7 +94,7 @@ def test_personal_steps_by_hand_pulled_to_the_received_model(fed: Federation) ->
 
 def test_the_personal_rate_decays_with_the_runs(fed: Federation) -> None:
     # in round 2 at 0.3 * 0.5^2 from v = w the first step is one of local training
-    spec = specification(fed, epochs=1, batch_size=100, momentum=0.0, lr_decay=0.5)
+    spec = specification(fed, epochs=1, batch_size=100, momentum=0.0, schedule="exponential:0.5")
     client, w = visit(fed, spec, round=2), spec.initial(0)
     train(Ditto(personal_lr=0.3), client, Message(weights=w))
     model = spec.architecture(0).model().load(w)

@@ -95,9 +95,9 @@ def test_rows_are_on_the_simplex_with_the_self_weight_of_the_formula(fed: Federa
 
 
 @pytest.mark.parametrize("mu", [0.1, 0.5, 1.0])
-@pytest.mark.parametrize("momentum_buffers", ["fresh", "kept"])
-def test_without_a_row_step_it_is_local_training_bit_for_bit(fed: Federation, mu: float, momentum_buffers: str) -> None:
-    spec = specification(fed, rounds=3, momentum=0.9, momentum_buffers=momentum_buffers)
+@pytest.mark.parametrize("optimizer_state", ["fresh", "kept"])
+def test_without_a_row_step_it_is_local_training_bit_for_bit(fed: Federation, mu: float, optimizer_state: str) -> None:
+    spec = specification(fed, rounds=3, momentum=0.9, optimizer_state=optimizer_state)
     _, server, ours = simulate(FedAPA(eta=0.0, mu=mu), fed, spec, share=0.75)
     _, _, alone = simulate(Local(), fed, spec, share=0.75)
     assert torch.equal(server["A"], torch.eye(len(fed)))

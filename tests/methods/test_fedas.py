@@ -106,7 +106,9 @@ def test_the_step_is_the_gradient_of_the_printed_loss(pull: str) -> None:
 
 def test_alignment_is_plain_sgd_whatever_the_run_says(fed: Federation) -> None:
     plain = specification(fed, momentum=0.0)
-    rich = specification(fed, momentum=0.9, weight_decay=0.1, clip_norm=1e-3, lr_decay=0.5, momentum_buffers="kept")
+    rich = specification(
+        fed, momentum=0.9, weight_decay=0.1, clip_norm=1e-3, schedule="exponential:0.5", optimizer_state="kept"
+    )
     results = []
     for spec in (plain, rich):
         client = visit(fed, spec, 0, round=2)

@@ -40,9 +40,9 @@ def w(fed: Federation) -> Tensor:
     return specification(fed).initial(0, independent=True)
 
 
-@pytest.mark.parametrize("momentum_buffers", ["fresh", "kept"])
-def test_the_rounds_are_those_of_fedavg_bit_for_bit(fed: Federation, momentum_buffers: str) -> None:
-    spec = specification(fed, rounds=3, norm=True, momentum_buffers=momentum_buffers)
+@pytest.mark.parametrize("optimizer_state", ["fresh", "kept"])
+def test_the_rounds_are_those_of_fedavg_bit_for_bit(fed: Federation, optimizer_state: str) -> None:
+    spec = specification(fed, rounds=3, norm=True, optimizer_state=optimizer_state)
     ours, server, engine = simulate(FedAvgFT(), fed, spec, share=0.5)
     fedavg, expected, plain = simulate(FedAvg(), fed, spec, share=0.5)
     assert torch.equal(server["weights/0"], expected["weights/0"])
@@ -62,19 +62,19 @@ def test_without_epochs_it_is_fedavg_at_both_points(fed: Federation) -> None:
 
 def test_it_is_sgd_from_the_newest_model_at_the_runs_rate(fed: Federation, w: Tensor) -> None:
     # three epochs of one step each, in round 2 at 0.1 * 0.5^2
-    settings = {"batch_size": 100, "momentum": 0.5, "lr_decay": 0.5}
+    settings = {"batch_size": 100, "momentum": 0.5, "schedule": "exponential:0.5"}
     expected = steps_by_hand(fed, w, 3, 0.025, momentum=0.5)
     torch.testing.assert_close(tuned(FedAvgFT(fine_tune_epochs=3), fed, w, round=2, **settings), expected)
 
 
 def test_a_rate_of_its_own_does_not_decay(fed: Federation, w: Tensor) -> None:
     method = FedAvgFT(fine_tune_epochs=2, fine_tune_lr=0.02)
-    ours = tuned(method, fed, w, round=2, batch_size=100, momentum=0.0, lr_decay=0.5)
+    ours = tuned(method, fed, w, round=2, batch_size=100, momentum=0.0, schedule="exponential:0.5")
     torch.testing.assert_close(ours, steps_by_hand(fed, w, 2, 0.02))
 
 
 def test_no_momentum_is_inherited_from_the_rounds(fed: Federation, w: Tensor) -> None:
-    spec = specification(fed, momentum=0.9, momentum_buffers="kept")
+    spec = specification(fed, momentum=0.9, optimizer_state="kept")
     plain, pushed = (visit(fed, spec, purpose="evaluate") for _ in range(2))
     for name in ("batches", "fine-tune"):
         pushed["momentum/" + name] = torch.ones(spec.layout(0).trained)

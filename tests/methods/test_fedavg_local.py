@@ -17,7 +17,7 @@ from fedgraft.methods.fedavg_local import FedAvgLocal
 
 @pytest.mark.parametrize("freshness", ["stale", "refresh"])
 def test_the_rounds_are_those_of_fedavg_bit_for_bit(fed: Federation, freshness: Literal["stale", "refresh"]) -> None:
-    spec = specification(fed, rounds=3, momentum_buffers="kept")
+    spec = specification(fed, rounds=3, optimizer_state="kept")
     _, ours, engine = simulate(FedAvgLocal(freshness=freshness), fed, spec, share=0.5)
     _, fedavg, plain = simulate(FedAvg(), fed, spec, share=0.5)
     assert torch.equal(ours["weights/0"], fedavg["weights/0"])

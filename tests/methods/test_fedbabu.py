@@ -23,7 +23,7 @@ def own_model(method: FedBABU, client: Client, phi: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.1, "momentum_buffers": "kept"}],
+    [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.1, "optimizer_state": "kept"}],
     ids=["plain", "momentum and decay", "momentum kept"],
 )
 def test_the_head_never_moves_and_never_travels(fed: Federation, settings: dict[str, object]) -> None:
@@ -91,9 +91,9 @@ def test_the_number_of_fine_tuning_epochs_changes_the_test_alone(fed: Federation
     assert torch.equal(model.vector, engine.states[0]["own"]), "the trained point is (phi_i, psi_0), not tuned"
 
 
-@pytest.mark.parametrize("momentum_buffers", ["fresh", "kept"])
-def test_its_rounds_are_fedrep_without_head_epochs(fed: Federation, momentum_buffers: str) -> None:
-    spec = specification(fed, rounds=3, epochs=2, momentum_buffers=momentum_buffers)
+@pytest.mark.parametrize("optimizer_state", ["fresh", "kept"])
+def test_its_rounds_are_fedrep_without_head_epochs(fed: Federation, optimizer_state: str) -> None:
+    spec = specification(fed, rounds=3, epochs=2, optimizer_state=optimizer_state)
     _, babu, _ = simulate(FedBABU(), fed, spec, share=0.75)
     _, rep, _ = simulate(FedRep(tau_h=0, tau_b=2), fed, spec, share=0.75)
     _, avg, _ = simulate(FedAvg(), fed, spec, share=0.75)

@@ -15,7 +15,7 @@ from fedgraft.core.layers import layers_of, take
 from fedgraft.core.message import Message
 from fedgraft.core.method import Spec
 from fedgraft.core.model import Architecture
-from fedgraft.core.training import Training
+from fedgraft.core.settings import Training
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.methods.fedppa import FedPPA
 from fedgraft.methods.flexifed import FlexiFed

@@ -12,7 +12,7 @@ from torch import nn
 from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Server, Spec
 from fedgraft.core.model import Architecture
-from fedgraft.core.training import Training
+from fedgraft.core.settings import Training
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.methods.fedppa import FedPPA
 from fedgraft.methods.fedppa_plus import FedPPAPlus, entropy, weights

@@ -14,7 +14,7 @@ from fedgraft.data.federation import Federation
 from fedgraft.methods.fedper import FedPer
 from fedgraft.methods.fedrep import FedRep
 
-ROUGH: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.1, "momentum_buffers": "kept"}
+ROUGH: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.1, "optimizer_state": "kept"}
 
 
 def turns_by_hand(fed: Federation, start: Tensor, turns: list[tuple[str, int]], momentum: float) -> Tensor:

@@ -16,7 +16,7 @@ from fedgraft.core.layers import layers_of, take
 from fedgraft.core.message import Message
 from fedgraft.core.method import Server, Spec
 from fedgraft.core.model import Architecture
-from fedgraft.core.training import Training
+from fedgraft.core.settings import Training
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import LocalEngine
 from fedgraft.methods.fedavg import FedAvg

@@ -116,7 +116,7 @@ def test_the_distillation_descends_its_loss(fed: Federation) -> None:
 def test_without_distillation_the_global_model_is_fedavg_s_bit_for_bit(
     fed: Federation, off: dict[str, float], norm: bool
 ) -> None:
-    spec = specification(fed, norm=norm, momentum_buffers="kept")
+    spec = specification(fed, norm=norm, optimizer_state="kept")
     _, ours, mine = simulate(PFedAMF(**off), fed, spec, share=0.75)  # type: ignore[arg-type]
     _, theirs, other = simulate(FedAvg(), fed, spec, share=0.75)
     assert torch.equal(ours["weights/0"], theirs["weights/0"])
@@ -206,8 +206,8 @@ def test_one_that_was_never_picked_holds_the_global_model(fed: Federation) -> No
 
 
 def test_the_distillation_has_batches_and_momentum_of_its_own(fed: Federation) -> None:
-    _, _, engine = simulate(PFedAMF(), fed, specification(fed, rounds=1, momentum_buffers="kept"))
-    _, _, average = simulate(FedAvg(), fed, specification(fed, rounds=1, momentum_buffers="kept"))
+    _, _, engine = simulate(PFedAMF(), fed, specification(fed, rounds=1, optimizer_state="kept"))
+    _, _, average = simulate(FedAvg(), fed, specification(fed, rounds=1, optimizer_state="kept"))
     state = engine.states[0]
     assert torch.equal(state["momentum/batches"], average.states[0]["momentum/batches"])
     assert not torch.equal(state["momentum/distillation"], state["momentum/batches"])

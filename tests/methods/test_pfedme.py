@@ -199,7 +199,7 @@ def test_the_run_s_decay_counts_and_its_momentum_does_not(fed: Federation) -> No
 
 def test_both_step_sizes_follow_the_run_s_schedule(fed: Federation) -> None:
     # in the second round they are halved: theta = .5 * .1 from 0 towards 1, and w_i goes .5 * .25 * 2 of that way
-    client = visit(fed, specification(fed, lr_decay=0.5), round=1)
+    client = visit(fed, specification(fed, schedule="exponential:0.5"), round=1)
     w = Bowl(lam=2, eta_p=0.1, eta=0.25, K=1, R=1).fit(client, torch.zeros(53))
     assert client["theta"].tolist() == pytest.approx([0.05] * 53)
     assert w.tolist() == pytest.approx([0.0125] * 53)

@@ -37,7 +37,7 @@ def by_hand(
     x = spec.initial(0)
     c, c_i = torch.zeros_like(x), [torch.zeros_like(x) for _ in range(N)]
     for this in done:
-        eta_l = spec.settings.lr * spec.settings.lr_decay**this.number
+        eta_l = spec.settings.lr * spec.settings.factor(this.number, spec.rounds)
         moves, changes = [], []
         for i in this.participants:
             y = x.clone()
@@ -55,7 +55,8 @@ def by_hand(
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_three_rounds_by_hand(fed: Federation, option: Literal["I", "II"], share: float) -> None:
-    spec = specification(fed, rounds=3, epochs=4, batch_size=100, momentum=0.0, lr_decay=0.7, weight_decay=0.01)
+    settings = {"epochs": 4, "batch_size": 100, "momentum": 0.0, "schedule": "exponential:0.7", "weight_decay": 0.01}
+    spec = specification(fed, rounds=3, **settings)
     done, server, engine = simulate(SCAFFOLD(eta_g=0.5, option=option), fed, spec, share=share)
     x, c, c_i = by_hand(fed, spec, done, eta_g=0.5, option=option)
     torch.testing.assert_close(server["x"], x, rtol=1e-4, atol=1e-6)
@@ -81,7 +82,7 @@ def test_the_first_round_is_fedavg_of_equal_weights(fed: Federation, share: floa
 
 def test_it_is_plain_sgd_whatever_the_run_says(fed: Federation) -> None:
     plain = specification(fed, rounds=2, momentum=0.0)
-    rich = specification(fed, rounds=2, momentum=0.9, momentum_buffers="kept", clip_norm=0.1)
+    rich = specification(fed, rounds=2, momentum=0.9, optimizer_state="kept", clip_norm=0.1)
     _, one, _ = simulate(SCAFFOLD(), fed, plain)
     _, other, engine = simulate(SCAFFOLD(), fed, rich)
     assert torch.equal(one["x"], other["x"])

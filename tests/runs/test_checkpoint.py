@@ -22,7 +22,7 @@ from fedgraft.data.federation import Federation
 from fedgraft.runs import checkpoint
 from fedgraft.runs.run import Run
 
-SETTINGS = {"rounds": 5, "lr": 0.1, "batch_size": 8, "participation": 0.75, "momentum_buffers": "kept"}
+SETTINGS = {"rounds": 5, "lr": 0.1, "batch_size": 8, "participation": 0.75, "optimizer_state": "kept"}
 
 
 class Interrupt:

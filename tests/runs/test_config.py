@@ -18,7 +18,7 @@ def test_later_layers_win() -> None:
 def test_a_recipe_is_the_lowest_layer() -> None:
     config = configure({"rounds": 3}, recipe_name="fedapa")
     assert (config.dataset, config.clients, config.rounds) == ("cifar10", 20, 3)
-    assert (config.training.momentum_buffers, config.training.drop_last) == ("kept", True)
+    assert (config.training.optimizer_state, config.training.drop_last) == ("kept", True)
 
 
 @pytest.mark.parametrize("name", recipes())
@@ -39,7 +39,7 @@ def test_every_recipe_is_a_valid_configuration(name: str) -> None:
         ({"participation": "0.9..0.2"}, "participation has to lie above 0 and up to 1, not '0.9..0.2'"),
         ({"participation": "all"}, "participation is a share such as 0.5 or a range such as 0.6..1, not 'all'"),
         ({"workers": 0}, "workers has to be at least 1, or auto"),
-        ({"momentum_buffers": "both"}, "training.momentum_buffers should be 'fresh' or 'kept', not 'both'"),
+        ({"optimizer_state": "both"}, "training.optimizer_state should be 'fresh' or 'kept', not 'both'"),
         ({"training": 3}, "training should be"),
     ],
 )

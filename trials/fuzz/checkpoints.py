@@ -29,7 +29,7 @@ Folder = dict[str, bytes]
 def prepare() -> Attempt:
     """Run a method for two rounds and keep the bytes of both checkpoints."""
     with TemporaryDirectory() as room:
-        run = small_run("fedapa", rounds=2, out=Path(room) / "run", checkpoint_every=1, momentum_buffers="kept")
+        run = small_run("fedapa", rounds=2, out=Path(room) / "run", checkpoint_every=1, optimizer_state="kept")
         written = {name: _folder(Path(room) / "run" / "checkpoints" / name) for name in NAMES}
         genuine = {name: checkpoint._load(Path(room) / "run" / "checkpoints" / name) for name in NAMES}
     like = Checkpoint(0, run.method.setup(run.spec), {c: {"own": run.spec.initial(c)} for c in range(4)}, [], [])

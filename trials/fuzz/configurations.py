@@ -10,13 +10,14 @@ from typing import Any
 import tomli_w
 
 from fedgraft import methods, models
+from fedgraft.core.settings import Training
 from fedgraft.data import partition
 from fedgraft.papers import recipes
 from fedgraft.runs import directory
-from fedgraft.runs.config import RunConfig, TrainingConfig, configure, participation_range, read
+from fedgraft.runs.config import RunConfig, configure, participation_range, read
 from trials.fuzz import Attempt, damage
 
-SETTINGS = [*RunConfig.model_fields, *TrainingConfig.model_fields]
+SETTINGS = [*RunConfig.model_fields, *Training.model_fields]
 FILE = """\
 method = "fedapa"
 dataset = "digits"
@@ -33,7 +34,7 @@ sign = "descent"
 [training]
 lr = 0.05
 clip_norm = 10.0
-momentum_buffers = "kept"
+optimizer_state = "kept"
 """
 PARTITIONS = [
     "dirichlet:0.1", "dirichlet:0.1,minimum=2", "practical", "pathological:2", "pathological-random:2", "iid",

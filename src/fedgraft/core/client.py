@@ -11,11 +11,14 @@ from torch import Tensor
 
 from fedgraft.core import streams
 from fedgraft.core.model import Architecture, Layout, Model, Part
+from fedgraft.core.optimizer import Stepper, optimizer
 from fedgraft.core.samples import ClientData, Samples
+from fedgraft.core.settings import Training
+from fedgraft.core.spec import ClientId as ClientId
+from fedgraft.core.spec import Spec
 from fedgraft.core.state import Holder, State
-from fedgraft.core.training import Loss, Phase, Training, Update, batches, descend, step
+from fedgraft.core.training import Loss, Phase, Update, descend, draws, plainly
 
-ClientId = int
 Predictor = Callable[[Tensor], Tensor]
 
 
@@ -46,21 +49,15 @@ class Client(Holder):
         id: ClientId,
         state: State,
         data: ClientData,
-        architecture: Architecture,
-        settings: Training,
+        spec: Spec,
         workbench: Workbench,
         *,
-        seed: int,
         round: int,
-        rounds: int,
-        classes: int,
-        clients: int,
-        initial: Callable[[ClientId, bool], Tensor],
         purpose: str = "train",
     ) -> None:
-        self.id, self.data, self.architecture, self.settings = id, data, architecture, settings
-        self.seed, self.round, self.rounds, self.classes, self.clients = seed, round, rounds, classes, clients
-        self.initial = initial  # anybody's first weights: they follow from the shared seed
+        self.id, self.data, self.spec, self.round = id, data, spec, round
+        self.architecture, self.settings = spec.architecture(id), spec.settings
+        self.rounds, self.classes, self.clients = spec.rounds, spec.classes, spec.clients
         self.loss: float = float("nan")
         self.steps = 0
         self._state, self._workbench, self._purpose = state, workbench, purpose
@@ -92,9 +89,18 @@ class Client(Holder):
         return self.data.train.counts(self.classes).to(self.device)
 
     @property
+    def factor(self) -> float:
+        """What the run's schedule makes of a learning rate in this round."""
+        return self.settings.factor(self.round, self.rounds)
+
+    @property
     def rate(self) -> float:
         """The run's learning rate in this round."""
-        return self.settings.rate(self.round)
+        return self.settings.lr * self.factor
+
+    def initial(self, client: ClientId, independent: bool = False) -> Tensor:
+        """Return anybody's first weights: they follow from the seed, which all share."""
+        return self.spec.initial(client, independent)
 
     # what travels of a vector
     def take(self, vector: Tensor, part: Part) -> Tensor:
@@ -108,10 +114,10 @@ class Client(Holder):
     # random numbers
     def stream(self, purpose: str) -> np.random.Generator:
         """Random numbers of this client, round and purpose."""
-        return streams.generator(self.seed, self._purpose, purpose, self.round, self.id)
+        return streams.generator(self.spec.seed, self._purpose, purpose, self.round, self.id)
 
     def torch_stream(self, purpose: str) -> torch.Generator:
-        return streams.torch_generator(self.seed, self._purpose, purpose, self.round, self.id)
+        return streams.torch_generator(self.spec.seed, self._purpose, purpose, self.round, self.id)
 
     # models
     def model(self, weights: Tensor | None = None, role: str = "own") -> Model:
@@ -137,46 +143,53 @@ class Client(Holder):
         name: str = "batches",
         order: str | None = None,
         settings: Training | None = None,
-        update: Update = step,
+        update: Update = plainly,
     ) -> Tensor:
         """Train from ``start`` on ``loss``, phase by phase; return the trained weights.
 
-        Each ``name`` has its own batch order and, where the run keeps momentum, its own momentum buffer. ``order``
+        Each ``name`` has its own batch order and its own memory of the optimizer, where the run keeps that. ``order``
         takes the batch order of another name, for a twin that is to see the same batches.
         ``settings`` replace the run's, for a method that is only itself with others (plain SGD, say); ``update``
-        replaces the step of SGD, for a method whose weights are made of something else that it learns.
+        replaces the optimizer's step, for a method whose weights are made of something else that it learns.
         """
         settings = settings or self.settings
         model, data = self.model(start), self.data.train if samples is None else samples
         order = order or name
         rng, augmentation = self.stream(order), self.torch_stream(order + "/augmentation")
-        with self.momentum(name, settings) as velocity:
+        with self.stepper(name, settings=settings) as step:
             for phase in phases:
-                self.loss, steps = descend(
-                    model,
-                    data,
-                    loss,
-                    settings,
-                    rate=settings.rate(self.round) if phase.lr is None else phase.lr * settings.lr_decay**self.round,
-                    epochs=settings.epochs if phase.epochs is None else phase.epochs,
+                epochs = draws(len(data), settings, phase.epochs, rng, pairs=model.normalises_batches)
+                rate = settings.lr if phase.lr is None else phase.lr
+                self.loss = descend(
+                    model, data, loss, epochs,
                     part=phase.part,
-                    rng=rng,
                     augmentation=augmentation,
-                    velocity=velocity,
+                    step=step.on(self.layout.span(phase.part), rate * settings.factor(self.round, self.rounds)),
                     update=update,
-                )
-                self.steps += steps
+                )  # fmt: skip
+                self.steps += sum(map(len, epochs))
         return self.trained(model, start)
 
     @contextmanager
-    def momentum(self, name: str, settings: Training | None = None, *, length: int | None = None) -> Iterator[Tensor]:
-        """Lend the momentum buffer called ``name``: zeros, or as it was left where the run keeps momentum."""
-        kept = (settings or self.settings).momentum_buffers == "kept"
-        velocity = self.get("momentum/" + name) if kept else None
-        velocity = self.own.new_zeros(length or self.layout.trained) if velocity is None else velocity.clone()
-        yield velocity
+    def stepper(
+        self, name: str, *, lr: float | None = None, length: int | None = None, settings: Training | None = None
+    ) -> Iterator[Stepper]:
+        """Lend the run's optimizer for something called ``name``, at a rate of its own if it has one.
+
+        What the optimizer remembers of it (momentum) begins with zeros, or as it was left where the run keeps that. The
+        thing is as long as the network's parameters unless told otherwise.
+        """
+        settings = settings or self.settings
+        made = optimizer(settings)
+        kept = settings.optimizer_state == "kept"
+        state: dict[str, Tensor] = {}
+        for slot in made.slots:
+            left = self.get(f"{slot}/{name}") if kept else None
+            state[slot] = self.own.new_zeros(length or self.layout.trained) if left is None else left.clone()
+        rate = (settings.lr if lr is None else lr) * settings.factor(self.round, self.rounds)
+        yield Stepper(made, settings, rate, state)
         if kept:
-            self["momentum/" + name] = velocity
+            self.update({f"{slot}/{name}": vector for slot, vector in state.items()})
 
     def trained(self, model: Model, start: Tensor) -> Tensor:
         """Copy the weights of a live model that was trained from ``start``, its buffers by the run's policy."""
@@ -188,16 +201,13 @@ class Client(Holder):
         return weights
 
     def batches(
-        self, name: str, epochs: int | None = None, samples: Samples | None = None
+        self, name: str, epochs: float | None = None, samples: Samples | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled training batches, for methods with an inner loop of their own."""
         data, settings = self.data.train if samples is None else samples, self.settings
         rng, augmentation = self.stream(name), self.torch_stream(name + "/augmentation")
-        for _ in range(settings.epochs if epochs is None else epochs):
-            for index in batches(
-                len(data), settings.batch_size, rng,
-                drop_last=settings.drop_last, pairs=self.model().normalises_batches,
-            ):  # fmt: skip
+        for epoch in draws(len(data), settings, epochs, rng, pairs=self.model().normalises_batches):
+            for index in epoch:
                 x, y = data.batch(index, augmentation)
                 yield x.to(self.device), y.to(self.device)
 

@@ -1,39 +1,19 @@
-"""Local training: mini-batch SGD on flat vectors."""
+"""Local training on mini-batches, on flat vectors."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraft.core.model import Buffers, Model, Part
+from fedgraft.core.model import Model, Part
+from fedgraft.core.optimizer import Stepper
 from fedgraft.core.samples import Samples
+from fedgraft.core.settings import Training
 
 Loss = Callable[[Model, Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Training:
-    """Settings of the run that hold for every method in a comparison."""
-
-    lr: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    epochs: int = 2
-    batch_size: int = 64
-    drop_last: bool = False
-    lr_decay: float = 1.0
-    clip_norm: float | None = None
-    momentum_buffers: Literal["fresh", "kept"] = "fresh"
-    buffers: Buffers = "average"
-    max_norm: float = 1e9
-    averaging: str = "mean"
-
-    def rate(self, round: int) -> float:
-        """The learning rate of a round."""
-        return self.lr * self.lr_decay**round
 
 
 @dataclass(frozen=True)
@@ -41,7 +21,7 @@ class Phase:
     """A stretch of local training: which part moves, for how long, how fast. ``None`` means as the run says."""
 
     part: Part = "all"
-    epochs: int | None = None
+    epochs: float | None = None
     lr: float | None = None
 
 
@@ -60,58 +40,64 @@ def batches(count: int, size: int, rng: np.random.Generator, *, drop_last: bool,
         yield order[start:stop]
 
 
-def step(weights: Tensor, gradient: Tensor, settings: Training, rate: float, velocity: Tensor | None = None) -> None:
-    """One step of torch's SGD in place, with the run's clipping and decay; momentum only where there is a buffer.
+Epochs = list[list[Tensor]]
+"""The indices of the batches of each epoch."""
 
-    Written on flat vectors, it is two or three vector operations whatever the network.
+
+def draws(count: int, settings: Training, epochs: float | None, rng: np.random.Generator, *, pairs: bool) -> Epochs:
+    """Draw all batches of a stretch of training: ``epochs`` of them, or as long as the run says.
+
+    A part of an epoch is that part of its batches, but one batch at least.
     """
-    if settings.clip_norm is not None:
-        gradient.mul_(torch.clamp(settings.clip_norm / (gradient.norm() + 1e-12), max=1.0))
-    if settings.weight_decay:
-        gradient.add_(weights, alpha=settings.weight_decay)
-    if settings.momentum and velocity is not None:
-        gradient = velocity.mul_(settings.momentum).add_(gradient)
-    weights.sub_(gradient, alpha=rate)
+    steps = settings.steps if epochs is None else None
+    left = math.inf if steps else settings.epochs if epochs is None else epochs
+    drawn: Epochs = []
+    while left > 0 and steps != 0:
+        epoch = list(batches(count, settings.batch_size, rng, drop_last=settings.drop_last, pairs=pairs))
+        if steps is not None:
+            epoch = epoch[:steps]
+            steps -= len(epoch)
+        elif left < 1:
+            epoch = epoch[: max(1, round(left * len(epoch)))]
+        drawn.append(epoch)
+        left -= 1
+    return drawn
 
 
-Update = Callable[[Tensor, Tensor, Training, float, Tensor], None]
+Update = Callable[[Tensor, Tensor, Stepper], None]
+
+
+def plainly(weights: Tensor, gradient: Tensor, step: Stepper) -> None:
+    """Make of a batch's gradient the next weights, as the optimizer does."""
+    step(weights, gradient)
 
 
 def descend(
     model: Model,
     samples: Samples,
     loss: Loss,
-    settings: Training,
+    epochs: Epochs,
     *,
-    rate: float,
-    epochs: int,
     part: Part,
-    rng: np.random.Generator,
     augmentation: torch.Generator,
-    velocity: Tensor,
-    update: Update = step,
-) -> tuple[float, int]:
-    """Run ``epochs`` of SGD on ``part`` of the live ``model``; return the mean loss of the last epoch and the steps.
+    step: Stepper,
+    update: Update = plainly,
+) -> float:
+    """Train ``part`` of the live ``model`` for some ``epochs``; return the mean loss of the last epoch.
 
-    ``velocity`` is the momentum buffer, as long as the trained stretch of the vector, and is updated in place.
-    ``update`` makes of a batch's gradient the next weights.
+    ``step`` moves what ``part`` spans; ``update`` makes of a batch's gradient the next weights.
     """
     model.train_on(len(samples))
-    steps, total, seen = 0, torch.zeros((), device=model.device), 0
+    total, seen = torch.zeros((), device=model.device), 0
     with model.only(part) as span:
-        weights, gradient, momentum = model.vector[span], model.gradient[span], velocity[span]
-        for epoch in range(epochs):
-            last = epoch == epochs - 1
-            drawn = batches(
-                len(samples), settings.batch_size, rng, drop_last=settings.drop_last, pairs=model.normalises_batches
-            )
-            for index in drawn:
+        weights, gradient = model.vector[span], model.gradient[span]
+        for number, epoch in enumerate(epochs, start=1):
+            for index in epoch:
                 x, y = samples.batch(index, augmentation)
                 value = loss(model, x.to(model.device), y.to(model.device))
                 model.differentiate(value)
-                update(weights, gradient, settings, rate, momentum)
-                steps += 1
-                if last:
+                update(weights, gradient, step)
+                if number == len(epochs):
                     total += value.detach() * len(y)
                     seen += len(y)
-    return (float(total) / seen if seen else float("nan")), steps
+    return float(total) / seen if seen else float("nan")

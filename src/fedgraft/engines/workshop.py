@@ -54,22 +54,8 @@ class Workshop:
 
     def client(self, id: ClientId, state: State, round: int, task: Task) -> Client:
         """Set a client up for a task. It works on a copy of its state."""
-        spec = self.spec
-        return Client(
-            id,
-            {name: tensor.to(self.device, copy=True) for name, tensor in state.items()},
-            self.data[id],
-            spec.architecture(id),
-            spec.settings,
-            self.workbench,
-            seed=spec.seed,
-            round=round,
-            rounds=spec.rounds,
-            classes=spec.classes,
-            clients=spec.clients,
-            initial=spec.initial,
-            purpose=task,
-        )
+        own = {name: tensor.to(self.device, copy=True) for name, tensor in state.items()}
+        return Client(id, own, self.data[id], self.spec, self.workbench, round=round, purpose=task)
 
     def perform(self, job: Job) -> Done:
         """Do a job; only what comes back with the result counts."""

@@ -37,7 +37,7 @@ from fedgraft.core.client import Client, Predictor
 from fedgraft.core.message import Message
 from fedgraft.core.method import hyper
 from fedgraft.core.model import Model
-from fedgraft.core.training import Training, step
+from fedgraft.core.optimizer import Stepper
 from fedgraft.methods.fedavg import FedAvg
 
 
@@ -90,16 +90,16 @@ class APFL(FedAvg):
             if adapting:
                 client["alpha"] = (alpha - eta_alpha * torch.dot(v - w, gradient)).clamp(0, 1)
                 adapting = self.adapt == "step"
-            step(v, gradient.mul_(alpha), client.settings, client.rate, velocity)
+            step_v(v, gradient.mul_(alpha))
 
-        def update(w: Tensor, gradient: Tensor, settings: Training, rate: float, momentum: Tensor) -> None:
+        def update(w: Tensor, gradient: Tensor, step_w: Stepper) -> None:
             if self.order == "simultaneous":
                 private_step(w)
-            step(w, gradient, settings, rate, momentum)
+            step_w(w, gradient)
             if self.order == "sequential":
                 private_step(w)
 
-        with client.momentum("v") as velocity:
+        with client.stepper("v") as step_v:
             trained = client.train(received, loss, self.plan(client), update=update)
         private = client.trained(mixture, start)
         private[parameters] = v

@@ -49,7 +49,7 @@ Readings
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -61,7 +61,7 @@ from fedgraft.core.client import Client, ClientId
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Method, Server, Spec, hyper
 from fedgraft.core.model import Model
-from fedgraft.core.training import Training, step
+from fedgraft.core.optimizer import Stepper
 
 
 @dataclass(frozen=True)
@@ -162,17 +162,17 @@ class APPLE(Method):
     def fit(self, client: Client, received: Tensor) -> Tensor:
         i, W, p, p0 = client.id, client["cores"], client["p"].clone(), client["p0"]
         pull = self.fading(client.round, client.rounds) * self.mu * (1 if self.half else 2)
-        eta2 = self.eta2 * client.settings.lr_decay**client.round
 
         def objective(model: Model, x: Tensor, y: Tensor) -> Tensor:
             return self.loss(client, model, x, y) + pull / 2 * (p - p0).square().sum()
 
-        with client.momentum("p", length=client.clients) as swing:
+        undecayed = client.settings.but(weight_decay=0.0)
+        with client.stepper("p", lr=self.eta2, length=client.clients, settings=undecayed) as step_p:
 
-            def update(v: Tensor, G: Tensor, settings: Training, eta1: float, velocity: Tensor) -> None:
+            def update(v: Tensor, G: Tensor, step_w: Stepper) -> None:
                 dw, dp = p[i] * G, bank.inner(G, W) + pull * (p - p0)
-                step(W[i], dw, settings, eta1, velocity)
-                step(p, dp, replace(settings, weight_decay=0.0), eta2, swing)
+                step_w(W[i], dw)
+                step_p(p, dp)
                 v.copy_(bank.mix(p, W))
 
             trained = client.train(received, objective, self.plan(client), update=update)

@@ -40,7 +40,7 @@ from fedgraft.core.client import Client, ClientId, Predictor
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Server, Spec, average, hyper
 from fedgraft.core.model import Model
-from fedgraft.core.training import Training, step
+from fedgraft.core.optimizer import Stepper
 from fedgraft.methods.fedavg import FedAvg
 
 
@@ -107,17 +107,17 @@ class DBE(FedAvg):
             error = functional.cross_entropy(logits, y)
             return error if zbar is None else error + self.kappa * ((m - zbar).square() / 2).mean()
 
-        def update(weights: Tensor, gradient: Tensor, settings: Training, rate: float, velocity: Tensor) -> None:
-            step(weights, gradient, settings, rate, velocity)
+        def update(weights: Tensor, gradient: Tensor, step: Stepper) -> None:
+            step(weights, gradient)
             if b.grad is not None:
-                step(b.data, b.grad, settings, rate, momentum.view_as(b))
+                step_b(b.data.view(-1), b.grad.view(-1))
                 b.grad = None
 
         if zbar is None:
             client.train(received, loss, name="measurement")
             client["measured"] = m
             return received
-        with client.momentum("bias", length=b.numel()) as momentum:
+        with client.stepper("bias", length=b.numel()) as step_b:
             trained = client.train(received, loss, update=update)
         client["bias"] = b
         return trained

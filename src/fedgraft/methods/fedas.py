@@ -33,7 +33,7 @@ Readings
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -97,10 +97,9 @@ class FedAS(FedPer):
         def loss(model: Model, x: Tensor, y: Tensor) -> Tensor:
             return self.distance(model.score(x)[0].flatten(1), y, c)
 
-        plain = replace(
-            client.settings, batch_size=self.align_batch, drop_last=False, momentum=0.0, weight_decay=0.0,
-            clip_norm=None, lr_decay=1.0, momentum_buffers="fresh",
-        )  # fmt: skip
+        plain = client.settings.plain.but(
+            batch_size=self.align_batch, drop_last=False, weight_decay=0.0, schedule="constant"
+        )
         phase = Phase("extractor", self.align_epochs, self.align_lr)
         return client.train(received, loss, (phase,), name="alignment", settings=plain)
 

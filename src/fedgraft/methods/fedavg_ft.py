@@ -20,7 +20,7 @@ Readings
 - The optimizer is fresh (no momentum from the rounds); there is no early stopping.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -38,7 +38,8 @@ PARTS: dict[str, Part] = {"full": "all", "head": "head", "body": "extractor"}
 
 def fine_tune(client: Client, start: Tensor, loss: Loss, part: Part, epochs: int, lr: float | None = None) -> Tensor:
     """Return a copy of ``start`` that was fine-tuned with an optimizer of its own, at ``lr`` or the run's rate."""
-    settings = replace(client.settings, lr=client.rate if lr is None else lr, lr_decay=1.0, momentum_buffers="fresh")
+    lr = client.rate if lr is None else lr
+    settings = client.settings.but(lr=lr, schedule="constant", optimizer_state="fresh")
     return client.train(start, loss, (Phase(part, epochs),), name="fine-tune", settings=settings)
 
 

@@ -13,7 +13,7 @@ Readings
   personalization is ``fine_tune_epochs=0``, from the same rounds. ``trained`` is (phi_i, psi_0), not fine-tuned.
 - The paper tunes the whole network and studies ``part="head"`` and ``part="body"`` too.
 - eta_ft: the authors' 0.001 is where their training rate ends (0.1, divided by 10 at T/2 and again at 3T/4), so the
-  default is the run's rate; ``fine_tune_lr`` sets another. Their schedule is left to the run's ``lr_decay``.
+  default is the run's rate; ``fine_tune_lr`` sets another. Their schedule is left to the run's ``schedule``.
 - Mean: the authors' code weighs all clients alike, ``weighting="uniform"``; the default is FedAvg's.
 - psi_0 is no message: everybody draws it from the run's seed. It is outside the optimizer, so that neither momentum
   nor weight decay can move it.

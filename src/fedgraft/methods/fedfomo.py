@@ -111,7 +111,9 @@ class FedFomo(Method):
     def split(self, client: Client) -> tuple[Samples, Samples]:
         """Split the client's samples, always in the same way, into those to train on and those to judge models by."""
         data = client.data.train
-        order = torch.from_numpy(streams.generator(client.seed, self.name, "split", client.id).permutation(len(data)))
+        order = torch.from_numpy(
+            streams.generator(client.spec.seed, self.name, "split", client.id).permutation(len(data))
+        )
         if len(data) == 1:
             return data, data
         aside = min(max(1, round(self.validation * len(data))), len(data) - 1)

@@ -29,7 +29,7 @@ Readings
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -135,7 +135,7 @@ class PFedHN(Method):
         return weights
 
     def fit(self, client: Client, received: Tensor) -> Tensor:
-        settings = replace(client.settings, clip_norm=min(self.clip, client.settings.clip_norm or self.clip))
+        settings = client.settings.but(clip_norm=min(self.clip, client.settings.clip_norm or self.clip))
         return client.train(received, lambda m, x, y: self.loss(client, m, x, y), self.plan(client), settings=settings)
 
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:

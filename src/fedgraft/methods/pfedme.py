@@ -23,7 +23,7 @@ Readings
 - Local work: R counts batches and not epochs, and 20 is the authors' value. R = 0 goes through the run's epochs.
 - Step sizes: eta is the run's learning rate unless given. The authors' 0.005 is slow for a short run: a local round
   moves w_i by about eta times a gradient, without momentum. eta_p has a value of its own, one of the authors' for a
-  deep network. Both follow the run's ``lr_decay``.
+  deep network. Both follow the run's ``schedule``.
 - The tested model: the authors' code overwrites theta with w_i before it tests, and libraries that took it over test
   the global model. We test a copy of theta_i, which needs no download, so that both points agree. ``tested="global"``
   tests w at ``received``, the paper's other number; ``tested="solved"`` tests there a theta solved anew around the
@@ -45,7 +45,6 @@ from torch import Tensor
 from fedgraft.core.client import Client, Predictor
 from fedgraft.core.message import Message
 from fedgraft.core.method import Inbox, Server, hyper
-from fedgraft.core.training import step
 from fedgraft.methods.fedavg import FedAvg
 
 
@@ -84,25 +83,26 @@ class PFedMe(FedAvg):
         client["theta"] = client.own
 
     def fit(self, client: Client, received: Tensor) -> Tensor:
-        decay = client.settings.lr_decay**client.round
-        client["theta"], w_i = self.rounds(client, received, client.rate if self.eta is None else self.eta * decay)
+        eta = client.rate if self.eta is None else self.eta * client.factor
+        client["theta"], w_i = self.rounds(client, received, eta)
         return w_i
 
     def rounds(self, client: Client, w: Tensor, eta: float) -> tuple[Tensor, Tensor]:
         """Local rounds around the download ``w``: theta and w_i after them."""
-        parameters, eta_p = client.layout.span("all"), self.eta_p * client.settings.lr_decay**client.round
+        parameters, plain = client.layout.span("all"), client.settings.but(optimizer="sgd", momentum=0.0)
         model, losses = client.model(w).train_on(client.samples), []
         theta = w_i = w
-        for x, y in self.draws(client):
-            for _ in range(self.K):
-                loss = self.loss(client, model, x, y)
-                gradient = model.differentiate(loss)
-                gradient.add_(model.vector[parameters] - w_i[parameters], alpha=self.lam)
-                step(model.vector[parameters], gradient, client.settings, eta_p)
-                client.steps += 1
-            theta = client.trained(model, w)
-            w_i = toward(w_i, theta, eta * self.lam, client.layout.trained)
-            losses.append(float(loss.detach()))
+        with client.stepper("theta", lr=self.eta_p, settings=plain) as step:
+            for x, y in self.draws(client):
+                for _ in range(self.K):
+                    loss = self.loss(client, model, x, y)
+                    gradient = model.differentiate(loss)
+                    gradient.add_(model.vector[parameters] - w_i[parameters], alpha=self.lam)
+                    step(model.vector[parameters], gradient)
+                    client.steps += 1
+                theta = client.trained(model, w)
+                w_i = toward(w_i, theta, eta * self.lam, client.layout.trained)
+                losses.append(float(loss.detach()))
         client.loss = sum(losses) / len(losses) if losses else float("nan")
         return theta, w_i
 

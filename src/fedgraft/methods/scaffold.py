@@ -30,7 +30,7 @@ Readings
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -41,7 +41,7 @@ from fedgraft.core.evaluation import BATCH
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Method, Server, Spec, average, hyper
 from fedgraft.core.model import Model
-from fedgraft.core.training import Training
+from fedgraft.core.settings import Training
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class SCAFFOLD(Method):
     def plain(self, client: Client) -> Training:
         """Return the run's settings as plain SGD."""
         lr = client.settings.lr if self.eta_l is None else self.eta_l
-        return replace(client.settings, lr=lr, momentum=0.0, clip_norm=None, momentum_buffers="fresh")
+        return client.settings.plain.but(lr=lr)
 
     def fit(self, client: Client, received: Tensor) -> Tensor:
         correction = client["correction"]
@@ -113,7 +113,7 @@ class SCAFFOLD(Method):
         """Return c_i+."""
         if self.option == "I":
             return self.gradient(client, received)
-        way = client.steps * self.plain(client).rate(client.round)
+        way = client.steps * self.plain(client).lr * client.factor
         x, y_i = (weights[client.layout.span("all")] for weights in (received, trained))
         return (x - y_i) / way - client["correction"] if way else client["c_i"]
 

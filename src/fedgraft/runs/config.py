@@ -8,53 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, field_validator
 
-from fedgraft.core import averaging, toml
+from fedgraft.core import toml
 from fedgraft.core.errors import UserError
+from fedgraft.core.settings import Settings, Training
 from fedgraft.papers import recipe
-
-
-class Settings(BaseModel):
-    """Settings: none but those that there are, none changed, no number that is none."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-            raise ValueError(f"is not a thing to switch on or off, so not {str(value).lower()}")
-        return value
-
-
-class TrainingConfig(Settings):
-    """Training, and what the server takes of it; the same for every method of a comparison."""
-
-    lr: float = Field(0.02, gt=0, description="learning rate")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
-    weight_decay: float = Field(0.0, ge=0, description="weight decay of SGD")
-    epochs: int = Field(2, ge=0, description="local epochs in each round")
-    batch_size: int = Field(32, ge=1, description="samples in a batch")
-    drop_last: bool = Field(False, description="leave out the ragged last batch")
-    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after each round")
-    clip_norm: float | None = Field(None, gt=0, description="clip gradients to this norm")
-    momentum_buffers: Literal["fresh", "kept"] = Field(
-        "fresh", description="momentum starts anew each round, or is kept"
-    )
-    buffers: Literal["average", "local", "keep"] = Field(
-        "average", description="BatchNorm statistics: averaged, local to each client, or kept as they began"
-    )
-    max_norm: float = Field(1e9, gt=0, description="refuse a reply of which an entry has a larger norm")
-    averaging: str = Field(
-        "mean", description="how the server averages: mean, or against hostile clients median, trimmed:SHARE, clip:NORM"
-    )
-
-    @field_validator("averaging")
-    @classmethod
-    def _averaging_text(cls, value: str) -> str:
-        kind, amount = averaging.parse(value)
-        return f"{kind}:{amount:g}" if ":" in value else kind
 
 
 class RunConfig(Settings):
@@ -98,7 +57,7 @@ class RunConfig(Settings):
         "auto", description="convolutions by our own kernels where they are faster, wherever they can, or never"
     )
     device: str = Field("cpu", description="where clients train: cpu or cuda")
-    training: TrainingConfig = TrainingConfig()
+    training: Training = Training()
 
     @field_validator("participation", mode="before")
     @classmethod
@@ -159,8 +118,8 @@ def read(path: Path) -> dict[str, Any]:
 
 def _nested(layer: Mapping[str, Any]) -> dict[str, Any]:
     """Let training settings be given at the top level, as flags and keyword arguments are."""
-    flat = {key: value for key, value in layer.items() if key not in TrainingConfig.model_fields}
-    training = {key: value for key, value in layer.items() if key in TrainingConfig.model_fields}
+    flat = {key: value for key, value in layer.items() if key not in Training.model_fields}
+    training = {key: value for key, value in layer.items() if key in Training.model_fields}
     if training:
         inner = flat.get("training")
         flat["training"] = {**(inner if isinstance(inner, Mapping) else {}), **training}
@@ -173,7 +132,7 @@ def _sentence(error: ValidationError) -> str:
     place = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "literal["))]
     name = ".".join(place[:2] if place[0] == "training" else place[:1])
     if first["type"] == "extra_forbidden":
-        known = [*RunConfig.model_fields, *TrainingConfig.model_fields]
+        known = [*RunConfig.model_fields, *Training.model_fields]
         near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"there is no setting {place[-1]!r}{hint}"

@@ -18,7 +18,6 @@ from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Model as LiveModel
 from fedgraft.core.rounds import Engine, Participation, Round, rounds
 from fedgraft.core.state import State
-from fedgraft.core.training import Training
 from fedgraft.data.federation import OWN, Federation
 from fedgraft.engines.local import Faults, LocalEngine, cores
 from fedgraft.engines.workshop import Workshop, first_states, single_thread
@@ -207,7 +206,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
         classes=federation.classes, rounds=config.rounds, seed=config.seed,
-        settings=Training(**config.training.model_dump()),
+        settings=config.training,
     )  # fmt: skip
     for architecture in architectures:
         if architecture.outputs < federation.classes:

@@ -1,0 +1,81 @@
+"""How clients train and what the server takes of it: one definition for flags, files, Python and the core.
+
+The command line reads this module before anything is asked for, so it imports nothing heavy.
+"""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from fedgraft.core import averaging, schedules
+
+
+class Settings(BaseModel):
+    """Settings: none but those that there are, none changed, no number that is none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError(f"is not a thing to switch on or off, so not {str(value).lower()}")
+        return value
+
+
+class Training(Settings):
+    """Training, and what the server takes of it; the same for every method of a comparison."""
+
+    lr: float = Field(0.02, gt=0, description="learning rate")
+    optimizer: str = Field("sgd", description="how gradients move weights: sgd, adam, adamw (adam:beta2=0.99)")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay")
+    schedule: str = Field(
+        "constant", description="learning rate over rounds: constant, exponential:FACTOR, step:EVERY,FACTOR, cosine"
+    )
+    epochs: float = Field(2, ge=0, description="local epochs in each round; 0.5 is half of the batches")
+    steps: int | None = Field(None, ge=1, description="local steps in each round, instead of epochs")
+    batch_size: int = Field(32, ge=1, description="samples in a batch")
+    drop_last: bool = Field(False, description="leave out the ragged last batch")
+    clip_norm: float | None = Field(None, gt=0, description="clip gradients to this norm")
+    optimizer_state: Literal["fresh", "kept"] = Field(
+        "fresh", description="momentum and the like start anew each round, or are kept"
+    )
+    buffers: Literal["average", "local", "keep"] = Field(
+        "average", description="BatchNorm statistics: averaged, local to each client, or kept as they began"
+    )
+    max_norm: float = Field(1e9, gt=0, description="refuse a reply of which an entry has a larger norm")
+    averaging: str = Field(
+        "mean", description="how the server averages: mean, or against hostile clients median, trimmed:SHARE, clip:NORM"
+    )
+
+    @field_validator("averaging")
+    @classmethod
+    def _averaging_text(cls, value: str) -> str:
+        kind, amount = averaging.parse(value)
+        return f"{kind}:{amount:g}" if ":" in value else kind
+
+    @field_validator("schedule")
+    @classmethod
+    def _schedule_text(cls, value: str) -> str:
+        schedules.parse(value)
+        return value
+
+    @model_validator(mode="after")
+    def _no_momentum_for_others(self) -> Self:
+        if "momentum" in self.model_fields_set and self.momentum and self.optimizer.partition(":")[0] != "sgd":
+            raise ValueError(f"momentum is a setting of sgd, and the optimizer is {self.optimizer}")
+        return self
+
+    def but(self, **changes: Any) -> Self:
+        """Return these settings with some changed, for a method that is only itself with others."""
+        return self.model_copy(update=changes)
+
+    @property
+    def plain(self) -> Self:
+        """These settings with plain SGD: no momentum, no clipping."""
+        return self.but(optimizer="sgd", momentum=0.0, clip_norm=None, optimizer_state="fresh")
+
+    def factor(self, round: int, rounds: int) -> float:
+        """What the schedule makes of a learning rate in a round."""
+        return schedules.factor(self.schedule, round, rounds)
