@@ -66,7 +66,9 @@ def specification(
     with torch.random.fork_rng():
         dtype = next(build().parameters()).dtype
     architecture = Architecture(build, fed.example.to(dtype))
-    training = Training().but(**({"lr": 0.1, "momentum": 0.5, "epochs": 2, "batch_size": 4} | settings))  # also no rate at all
+    training = Training().but(
+        **({"lr": 0.1, "momentum": 0.5, "epochs": 2, "batch_size": 4} | settings)
+    )  # also no rate at all
     return Spec(fed.samples, (architecture,), (0,) * len(fed), fed.classes, rounds, seed, training)
 
 

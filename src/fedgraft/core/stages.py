@@ -1,0 +1,85 @@
+"""Stages at the crossing: what is done to a message on its way, and what the other side makes of it.
+
+A run names its stages. What leaves a side is encoded by each of them in turn, and decoded in the opposite order where
+it arrives, before anybody looks at it: a method never knows. Bytes are counted as they travel. A stage may remember
+something between rounds (what compression left out); that is part of the sender's private state, and is taken back
+with it if the reply is refused.
+"""
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedgraft.core.message import Message
+
+Way = Literal["up", "down"]
+
+
+class StageError(ValueError):
+    """What arrived was not encoded as agreed; the text says how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Something done to messages on their way; ``up`` from client to server, ``down`` from server to client."""
+
+    name: ClassVar[str]
+    about: ClassVar[str] = ""
+    up: bool = True
+    down: bool = False
+
+    def encode(self, message: Message, known: Mapping[str, Tensor], memory: MutableMapping[str, Tensor]) -> Message:
+        """Return what travels. The other side has ``known`` already; ``memory`` is kept by the sender."""
+        return message
+
+    def decode(self, message: Message, known: Mapping[str, Tensor]) -> Message:
+        """Return what was meant, as exactly as can be, or raise ``StageError``."""
+        return message
+
+
+class Shelf(MutableMapping[str, Tensor]):
+    """The part of a client's private state that one stage calls its own."""
+
+    def __init__(self, state: MutableMapping[str, Tensor], prefix: str) -> None:
+        self._state, self._prefix = state, prefix
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._state[self._prefix + name]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self._state[self._prefix + name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._state[self._prefix + name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self._prefix) for name in self._state if name.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The stages of a run, in the order in which a message goes through them when it leaves."""
+
+    stages: Sequence[Stage] = ()
+
+    def encode(
+        self, way: Way, message: Message, known: Mapping[str, Tensor], state: MutableMapping[str, Tensor]
+    ) -> Message:
+        """Make of a message what travels; ``state`` is where the sender keeps what stages remember."""
+        for stage in self._on(way):
+            message = stage.encode(message, known, Shelf(state, f"stage/{stage.name}/"))
+        return message
+
+    def decode(self, way: Way, message: Message, known: Mapping[str, Tensor]) -> Message:
+        """Make of what arrived the message that was meant."""
+        for stage in reversed(self._on(way)):
+            message = stage.decode(message, known)
+        return message
+
+    def _on(self, way: Way) -> list[Stage]:
+        return [stage for stage in self.stages if getattr(stage, way)]
