@@ -5,13 +5,14 @@ read off the files, so that a typo is answered before anything heavy is imported
 things is asked for. Packages that are installed beside this one add things by entry points (``fedgraft.methods`` and so
 on), and a thing of one's own needs no registration: ``package.module:Name`` or ``./file.py:Name`` names it.
 
-One syntax serves all: ``name``, ``name:value`` for the one thing without which it cannot be, ``name:key=value,...``, also
-behind a reference: ``./file.py:Name:key=value``.
+One syntax serves all: ``name``, ``name:value`` for the one parameter without which it cannot be, and
+``name:key=value,...``, also behind a reference: ``./file.py:Name:key=value``.
 """
 
 import dataclasses
 import difflib
 import importlib
+import inspect
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -69,15 +70,9 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
             spec = find_spec(room)
             assert spec is not None
             assert spec.origin is not None
-            files = (
-                sorted(Path(spec.origin).parent.glob("*.py"))
-                if spec.submodule_search_locations
-                else [Path(spec.origin)]
-            )
-            for file in files:
-                module = (
-                    room if file.stem == "__init__" or not spec.submodule_search_locations else f"{room}.{file.stem}"
-                )
+            home, is_package = Path(spec.origin), spec.submodule_search_locations is not None
+            for file in sorted(home.parent.glob("*.py")) if is_package else [home]:
+                module = f"{room}.{file.stem}" if is_package else room
                 found |= {name: f"{module}:{thing}" for name, thing in _defined(file.read_text("utf-8"))}
         return found
 
@@ -129,11 +124,11 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
         return name.strip(), assignments(rest.split(","))
 
     def text(self, thing: T) -> str:
-        """Return the text by which a thing is found again: its name or reference, and what differs from its defaults."""
+        """Return the text by which a thing is found again: its name or reference, and how it differs from usual."""
         kind = type(thing)
-        known = getattr(kind, "name", None)
-        name = known if known in self and self[known] is kind else reference(kind) or known or kind.__qualname__
-        return name + ("" if (changed := changes(thing)) == "" else f":{changed}")
+        known = str(getattr(kind, "name", kind.__qualname__))
+        name = known if known in self and self[known] is kind else reference(kind) or known
+        return name + (f":{changed}" if (changed := changes(thing)) else "")
 
 
 def _defined(source: str) -> Iterable[tuple[str, str]]:
@@ -159,9 +154,7 @@ def assignments(pairs: Iterable[str]) -> dict[str | None, Any]:
         if equals and not name:
             raise UserError(f"a parameter is set as name=value, not as {pair!r}")
         if key in values:
-            raise UserError(
-                f"{key} was given twice" if key else f"there are two bare values, {values[None]!r} and {pair!r}"
-            )
+            raise UserError(f"{key} was given twice" if key else f"there are two bare values, the second is {pair!r}")
         values[key] = _value(text if equals else name)
     return values
 
@@ -177,7 +170,7 @@ def _bare(kind: str, name: str, thing: type[Any]) -> str:
     """Which parameter a bare value is for: the only one without a default, or the only one there is."""
     fields = [field for field in dataclasses.fields(thing) if field.init]
     required = [field.name for field in fields if field.default is dataclasses.MISSING]
-    own = [f.name for f in fields if f.name in thing.__dict__.get("__annotations__", {})]
+    own = [field.name for field in fields if field.name in inspect.get_annotations(thing)]
     chosen = required if len(required) == 1 else own
     if len(chosen) != 1:
         raise UserError(f"{name} does not take a bare value: write {kind} parameters as name=value")
