@@ -2,24 +2,16 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-import pytest
 import torch
 
-from fedgraft.core.client import Client, ClientId, Workbench
-from fedgraft.core.method import Method, Server, Spec
+from fedgraft.core.method import Spec
 from fedgraft.core.model import Architecture
-from fedgraft.core.rounds import Participation, Round, rounds
-from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.settings import Training
 from fedgraft.data.federation import Federation, Site, own_data
-from fedgraft.engines.local import Faults, LocalEngine
 
 torch.set_num_threads(1)
 
