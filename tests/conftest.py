@@ -1,62 +1,60 @@
-"""Small federations for all tests, and one thread: two threads fighting for a core make a suite crawl."""
+"""What all tests share, and one thread: two threads fighting for a core make a suite crawl."""
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np
+import pytest
 import torch
 
-from fedgraft.core.method import Spec
-from fedgraft.core.model import Architecture
-from fedgraft.core.settings import Training
-from fedgraft.data.federation import Federation, Site, own_data
+from fedgraft.core.client import Client, ClientId, Workbench
+from fedgraft.core.samples import ClientData, Samples
+from fedgraft.core.spec import Spec
+from fedgraft.data.federation import Federation
+from fedgraft.testing import CLASSES as CLASSES
+from fedgraft.testing import awkward as awkward
+from fedgraft.testing import blobs
+from fedgraft.testing import fleet as fleet
+from fedgraft.testing import simulate as simulate
+from fedgraft.testing import small_network as small_network
+from fedgraft.testing import specification as specification
 
 torch.set_num_threads(1)
 
-CLASSES = 3
 
-
-def blobs(sizes: tuple[int, ...] = (20, 13, 31, 8), *, seed: int = 0, dims: int = 6) -> Federation:
-    """A federation of Gaussian classes: client i lacks class i, so that its best model is its own."""
-    rng = np.random.default_rng(seed)
-    centres = 2 * rng.standard_normal((CLASSES, dims))
-
-    def draw(client: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        held = [c for c in range(CLASSES) if c != client % CLASSES]
-        y = np.array([held[i % len(held)] for i in range(count)])
-        return (centres[y] + rng.standard_normal((count, dims))).astype(np.float32), y
-
-    return own_data(
-        [Site(*draw(client, size), *draw(client, 10)) for client, size in enumerate(sizes)],
-        classes=CLASSES,
-        name="blobs",
+def visit(fed: Federation, spec: Spec, client: ClientId = 0, *, round: int = 0, purpose: str = "train") -> Client:
+    """A client outside of any engine, as a hook meets it; its data are of the network's type."""
+    data = fed.clients[client]
+    x, y = data.train.batch(slice(None))
+    return Client(
+        client,
+        {"own": spec.initial(client)},
+        ClientData(Samples(x.to(spec.layout(client).dtype), y), data.test, data.validation),
+        spec,
+        Workbench(),
+        round=round,
+        purpose=purpose,
     )
 
 
-def small_network(dims: int = 6, *, norm: bool = False) -> Callable[[], torch.nn.Module]:
-    def build() -> torch.nn.Module:
-        layers: list[torch.nn.Module] = [torch.nn.Linear(dims, 5)]
-        if norm:
-            layers.append(torch.nn.BatchNorm1d(5))
-        return torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Linear(5, CLASSES))
-
-    return build
+def slope(f: Callable[[torch.Tensor], float], at: torch.Tensor, entry: int, h: float = 1e-6) -> float:
+    """The derivative of ``f`` by one entry, from finite differences."""
+    aside = torch.zeros_like(at)
+    aside.view(-1)[entry] = h
+    return (f(at + aside) - f(at - aside)) / (2 * h)
 
 
-def specification(
-    fed: Federation,
-    *,
-    rounds: int = 3,
-    seed: int = 0,
-    norm: bool = False,
-    build: Callable[[], torch.nn.Module] | None = None,
-    **settings: object,
-) -> Spec:
-    build = build or small_network(fed.input_shape[0], norm=norm)
-    with torch.random.fork_rng():
-        dtype = next(build().parameters()).dtype
-    architecture = Architecture(build, fed.example.to(dtype))
-    # not validated: some tests have no rate at all
-    training = Training().but(**({"lr": 0.1, "momentum": 0.5, "epochs": 2, "batch_size": 4} | settings))
+@pytest.fixture
+def fed() -> Federation:
+    return blobs()
+
+
+def real_data(name: str) -> Path:
+    """The file of a real dataset, or a skip that says why."""
+    folder = os.environ.get("FEDGRAFT_DATA")
+    path = Path(folder or ".") / f"{name}.npz"
+    if folder is None or not path.exists():
+        pytest.skip(f"set FEDGRAFT_DATA to a folder that holds {name}.npz to run this on real data")
+    return path

@@ -1,0 +1,139 @@
+"""The shipped checks: sound methods pass them, and each notices a method that breaks what it is about."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedgraft.core.client import Client, ClientId
+from fedgraft.core.message import Message
+from fedgraft.core.method import Inbox, Method, Server, hyper
+from fedgraft.methods.fedavg import FedAvg
+from fedgraft.methods.fedprox import FedProx
+from fedgraft.testing import CheckError, check_method, checks
+
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    """FedAvg whose server keeps a share of what it had."""
+
+    name = "mine"
+    idea = "the server goes only a part of the way"
+    keep: float = hyper(0.1, "what the server keeps of its model", low=0.0, high=1.0)
+
+    def merge(self, server: Server, inbox: Inbox) -> None:
+        before = {name: tensor.clone() for name, tensor in server.items()}
+        super().merge(server, inbox)
+        for name, tensor in before.items():
+            server[name] = torch.lerp(server[name], tensor, self.keep)
+
+
+@pytest.mark.parametrize("kind", [Mine, FedProx])
+def test_a_sound_method_passes_every_check(kind: type[Method]) -> None:
+    check_method(kind)
+
+
+@dataclass(frozen=True)
+class Idle(Mine):
+    weight: float = hyper(0.5, "nothing")
+
+
+@dataclass(frozen=True)
+class Silent(Mine):
+    keep: float = 0.1
+
+
+@dataclass
+class Loose:
+    """Not frozen, and not even a method's dataclass."""
+
+    name = "loose"
+
+
+@dataclass(frozen=True)
+class Impure(Mine):
+    def send(self, server: Server, client: ClientId) -> Message:
+        server["weights/0"].add_(1)
+        return super().send(server, client)
+
+
+@dataclass(frozen=True)
+class Unkeyed(Mine):
+    """Draws from a generator of its own, that goes on from run to run."""
+
+    def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
+        return super().reply(client, received, trained + torch.randn(trained.shape, generator=GENERATOR))
+
+
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+@dataclass(frozen=True)
+class Divider(Mine):
+    """A class that a client lacks is a division by zero."""
+
+    def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
+        return super().reply(client, received, trained / client.counts[0])
+
+
+@dataclass(frozen=True)
+class Greedy(Mine):
+    """Sends what nobody asked for."""
+
+    def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
+        return Message(weights=client.take(trained, self.shared()), more=1.0)
+
+
+@dataclass(frozen=True)
+class Forgetful(Mine):
+    """Counts its rounds where no checkpoint looks."""
+
+    seen: list[int] = field(default_factory=list, hash=False, compare=False, metadata={"doc": "rounds"}, init=False)
+
+    def merge(self, server: Server, inbox: Inbox) -> None:
+        self.seen.append(1)
+        super().merge(server, inbox)
+        server["weights/0"] = server["weights/0"] * (1 + len(self.seen))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Idle, "hyper-parameters without effect: weight"),
+        (Silent, "would say what keep means"),
+        (Loose, "hash"),
+        (Impure, "send changed the server"),
+        (Unkeyed, "other bits|not keyed"),
+        (Divider, "refused|not finite"),
+        (Greedy, "its own replies are refused"),
+        (Forgetful, "resumed run ends with another server"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_a_broken_method_is_noticed(kind: type[Method], words: str) -> None:
+    with pytest.raises(CheckError, match=words):
+        check_method(kind)
+
+
+def test_a_parameter_may_need_company() -> None:
+    @dataclass(frozen=True)
+    class Shy(Mine):
+        extra: float = hyper(0.5, "acts if keep is more than a half", low=0.0, high=1.0)
+
+        def merge(self, server: Server, inbox: Inbox) -> None:
+            super().merge(server, inbox)
+            if self.keep > 0.5:
+                server["weights/0"] = server["weights/0"] * self.extra
+
+    def complaints(**companions: dict[str, float]) -> list[str | None]:
+        return [wrong for about, wrong in checks(Shy, companions) if "hyper-parameter changes" in about]
+
+    assert complaints() != [None]
+    assert complaints(extra={"keep": 0.9}) == [None]
+
+
+def test_every_check_says_what_it_looks_at() -> None:
+    told = [about for about, _ in checks(Mine)]
+    assert len(set(told)) == len(told) == 9
+    assert all(told)
