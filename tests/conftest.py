@@ -101,7 +101,7 @@ def visit(fed: Federation, spec: Spec, client: ClientId = 0, *, round: int = 0, 
         spec.settings,
         Workbench(),
         seed=spec.seed, round=round, rounds=spec.rounds, classes=spec.classes, clients=spec.clients,
-        initial=spec.initial, purpose=purpose,
+        initial=spec.initial, share=spec.share, purpose=purpose,
     )  # fmt: skip
 
 

@@ -56,10 +56,12 @@ class Client(Holder):
         classes: int,
         clients: int,
         initial: Callable[[ClientId, bool], Tensor],
+        share: float = 1.0,
         purpose: str = "train",
     ) -> None:
         self.id, self.data, self.architecture, self.settings = id, data, architecture, settings
         self.seed, self.round, self.rounds, self.classes, self.clients = seed, round, rounds, classes, clients
+        self.share = share  # of the clients in a round, as the run has it
         self.initial = initial  # anybody's first weights: they follow from the shared seed
         self.loss: float = float("nan")
         self.steps = 0

@@ -68,6 +68,7 @@ class Workshop:
             classes=spec.classes,
             clients=spec.clients,
             initial=spec.initial,
+            share=spec.share,
             purpose=task,
         )
 

@@ -140,7 +140,8 @@ def participation_range(text: str) -> tuple[float, float]:
 def configure(*layers: Mapping[str, Any], recipe_name: str | None = None) -> RunConfig:
     """Join layers of settings, later ones winning, over a paper's recipe if one is named."""
     merged: dict[str, Any] = {}
-    for layer in (recipe(recipe_name) if recipe_name else {}, *layers):
+    dataset = next((str(layer["dataset"]) for layer in reversed(layers) if layer.get("dataset")), None)
+    for layer in (recipe(recipe_name, dataset) if recipe_name else {}, *layers):
         for key, value in _nested(layer).items():
             if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
                 merged[key] = {**merged[key], **value}

@@ -208,6 +208,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         samples=federation.samples, architectures=architectures, assignment=assignment,
         classes=federation.classes, rounds=config.rounds, seed=config.seed,
         settings=Training(**config.training.model_dump()),
+        share=sum(participation_range(config.participation)) / 2,
     )  # fmt: skip
     for architecture in architectures:
         if architecture.outputs < federation.classes:
