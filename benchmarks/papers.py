@@ -165,14 +165,16 @@ def _earlier(one: Measurement) -> dict[str, Any] | None:
 
 
 def _facts(one: Measurement, result: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("method", "params", "seed", "headline", "clients", "model", "partition", "kernels")
+    kept = ("fedgraft", "method", "params", "seed", "headline", "clients", "model", "partition", "kernels")
     figures = ("bytes_up_per_client", "bytes_down_per_client", "refused", "best", "last")
     evaluated = [
         {"round": r["round"], **{p: {f: r[p][f] for f in ("mean", "pooled")} for p in ("received", "trained")}}
         for r in result["rounds"]
         if "received" in r
     ]
-    facts = {"label": one.label, "command": one.command} | {name: result[name] for name in (*kept, *figures)}
+    facts = {"label": one.label, "command": one.command} | {
+        name: result[name] for name in (*kept, *figures)
+    }
     return facts | {"evaluated": evaluated}
 
 
