@@ -276,7 +276,10 @@ def examined(fed: Federation, forge: Callable[[dict[ClientId, Scores]], dict[Cli
     return next(iter(rounds(method, server, engine, Participation())))
 
 
-@pytest.mark.parametrize("score", [Score(11, 10, 1.0), Score(-1, 10, 1.0), Score(0, -10, 1.0)])
+@pytest.mark.parametrize(
+    "score",
+    [Score(11, 10, 1.0), Score(-1, 10, 1.0), Score(0, -10, 1.0), Score(6, 10, 1.0, broken=5), Score(6, 10, 1.0, -1)],
+)
 def test_impossible_figures_are_refused_and_the_others_keep_their_places(fed: Federation, score: Score) -> None:
     honest = examined(fed, lambda scores: scores)
     forged = Scores({"received": score, "trained": score})

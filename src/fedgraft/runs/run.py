@@ -313,6 +313,7 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
         "kernels": kernels.describe(config.kernels),
         "versions": {"torch": torch.__version__},
         "rounds": run.records,
+        **results.tested_and_diverged(run.records, run.spec.clients),
         **results.best_and_last(run.records),
     }
 
