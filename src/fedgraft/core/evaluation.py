@@ -14,6 +14,8 @@ from fedgraft.core.samples import Samples
 
 Point = Literal["received", "trained"]
 POINTS: tuple[Point, ...] = ("received", "trained")
+Kind = Literal["test", "validation", "everyone"]
+KINDS: tuple[Kind, ...] = ("test", "validation", "everyone")
 BATCH = 500
 
 
@@ -31,8 +33,8 @@ class Score:
 
     @property
     def possible(self) -> bool:
-        """Whether a test can have given these counts."""
-        return min(self.correct, self.broken) >= 0 and self.correct + self.broken <= self.total
+        """Whether a test can have given these counts: of no samples there is none."""
+        return self.total > 0 and min(self.correct, self.broken) >= 0 and self.correct + self.broken <= self.total
 
     @property
     def accuracy(self) -> float:
@@ -51,10 +53,27 @@ class Scores:
     everyone: Mapping[Point, Score] | None = None
 
     @property
+    def sets(self) -> dict[Kind, Mapping[Point, Score]]:
+        """The sets that there are."""
+        found: dict[Kind, Mapping[Point, Score] | None] = {
+            "test": self.test, "validation": self.validation, "everyone": self.everyone,
+        }  # fmt: skip
+        return {kind: points for kind, points in found.items() if points is not None}
+
+    @property
     def possible(self) -> bool:
-        """Whether both points are there in every set, with counts that a test can have given."""
-        there = [points for points in (self.test, self.validation, self.everyone) if points is not None]
-        return all(point in points and points[point].possible for points in there for point in POINTS)
+        """Whether both points are there in every set, with counts that a test of the same samples can have given."""
+        return all(
+            set(points) == set(POINTS)
+            and all(score.possible for score in points.values())
+            and len({score.total for score in points.values()}) == 1
+            for points in self.sets.values()
+        )
+
+    @property
+    def totals(self) -> dict[Kind, int]:
+        """How many samples each set has."""
+        return {kind: points["trained"].total for kind, points in self.sets.items()}
 
 
 @dataclass(frozen=True)

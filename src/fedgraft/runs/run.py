@@ -248,6 +248,8 @@ def conduct(
         if start is not None:
             server.restore(start.server, start.round)
             engine.states = {client: dict(state) for client, state in start.clients.items()}
+            known = results.tested_and_diverged(run.records, spec.clients)["test_samples"]
+            server.tested = {("test", client): count for client, count in enumerate(known) if count}
         for this in loop(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
             run.records.append(results.record(this))
             observed.append(this.observed)
