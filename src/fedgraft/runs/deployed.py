@@ -175,7 +175,7 @@ def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
 
 
 def _hosted(sites: Sites, identity: str, run: Run, server: Server) -> FlowerEngine:
-    return FlowerEngine(sites, run.method, server, identity, say)
+    return FlowerEngine(sites, run.method, server, identity, say, validation=run.config.validation > 0)
 
 
 def _begin(run: Run, place: Path, identity: str, charter: Charter) -> None:

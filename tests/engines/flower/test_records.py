@@ -15,7 +15,7 @@ from fedgraft.engines.flower import records
 from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag
 from flower_support import over_the_wire
 
-COUNTS = ("correct", "total", "loss")
+COUNTS = ("correct", "total", "loss", "broken")
 TAG = Tag("0" * 32, 3, 7, 1)
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
@@ -53,7 +53,7 @@ def test_an_answer_comes_back_with_special_numbers() -> None:
 
 
 def test_scores_come_back() -> None:
-    score = Score(3, 5, 1.25)
+    score = Score(3, 5, 1.25, broken=2)
     for sent in (
         Scores({"received": score, "trained": score}),
         Scores({"received": score, "trained": score}, {"received": Score(0, 1, 0.5), "trained": score}),
@@ -77,7 +77,8 @@ def test_the_size_of_a_valid_reply() -> None:
     [
         {},
         {"test/received/correct": 1},
-        {f"test/{p}/{n}": 1.5 for p in ("received", "trained") for n in ("correct", "total", "oss")},
+        {f"test/{p}/{n}": 1.5 for p in ("received", "trained") for n in ("correct", "total", "oss", "broken")},
+        {f"test/{p}/{n}": 1 for p in ("received", "trained") for n in ("correct", "total", "loss")},
         {f"{k}/{p}/{n}": 1 for k in ("test", "all") for p in ("received", "trained") for n in COUNTS},
         {f"test/{p}/{n}": [1] for p in ("received", "trained") for n in COUNTS},
         {f"test/{p}/{n}": float("nan") for p in ("received", "trained") for n in COUNTS},

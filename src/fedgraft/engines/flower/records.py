@@ -111,7 +111,7 @@ def scores(content: RecordDict) -> Scores:
     """Unpack test figures."""
     figures = _metrics(content)
     kinds = {name.partition("/")[0] for name in figures}
-    if not {"test"} <= kinds <= {"test", "validation"} or len(figures) != 3 * len(kinds) * len(POINTS):
+    if not {"test"} <= kinds <= {"test", "validation"} or len(figures) != 4 * len(kinds) * len(POINTS):
         raise RecordError("the test figures are not as agreed")
     try:
         return Scores(
@@ -121,6 +121,7 @@ def scores(content: RecordDict) -> Scores:
                         int(figures[f"{kind}/{point}/correct"]),
                         int(figures[f"{kind}/{point}/total"]),
                         float(figures[f"{kind}/{point}/loss"]),
+                        int(figures[f"{kind}/{point}/broken"]),
                     )
                     for point in POINTS
                 }

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
-from fedgraft.core.evaluation import Scores
+from fedgraft.core.evaluation import Kind, Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Server
@@ -236,8 +236,12 @@ class FlowerEngine:
     All that the server holds of a client is the version of its state: the client keeps the state itself.
     """
 
-    def __init__(self, sites: Sites, method: Method, server: Server, run: str, say: Say) -> None:
+    def __init__(
+        self, sites: Sites, method: Method, server: Server, run: str, say: Say, *, validation: bool = False
+    ) -> None:
         self.sites, self.method, self.server, self.run = sites, method, server, run
+        asked: list[Kind] = ["test", "validation"] if validation else ["test"]
+        self.sets = frozenset(asked)
         self.states: dict[ClientId, State] = beginnings(len(sites.names))
         self._say = say
         self._turn = (-1, 0)
