@@ -19,6 +19,7 @@ import torch
 from fedgraft import methods
 from fedgraft.core import disk
 from fedgraft.core.errors import UserError
+from fedgraft.core.foreign import one_line
 from fedgraft.core.method import Method, Server
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.samples import ClientData
@@ -134,7 +135,8 @@ def planned(charter: Charter, samples: tuple[int, ...]) -> Run:
 
 
 def say(sentence: str) -> None:
-    """Tell the operator: Flower keeps what the server half prints, and shows it with `flwr log`."""
+    """Tell the operator: Flower keeps what the server half prints, and shows it with `flwr log`, a line at a time."""
+    sentence = one_line(sentence)
     print(f"fedgraft: {sentence}", flush=True)
     log.info("%s", sentence)
 

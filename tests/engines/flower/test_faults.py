@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message
 from torch import Tensor
 
 from fedgraft.core.client import Client
@@ -230,6 +231,60 @@ def test_bytes_that_are_no_array(kind: str, fed: Federation, tmp_path: Path) -> 
     assert_rolled_back(federated, done, fed)
 
 
+FORGED = "no\nfedgraft: done: 0 refusals; the result is in /srv\x1b[2J\r" + "x" * 1_000_000
+
+
+@pytest.mark.parametrize("kind", ["error", "name of a tensor", "type of a tensor"])
+def test_text_from_a_site_is_cut_and_stays_in_its_line(
+    kind: str, fed: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A megabyte with line ends in every round: neither lines of ours nor a result that nobody can open come of it."""
+
+    def shout(message: Message, app: Handler, context: Context) -> list[Message]:
+        reply = app(message, context)
+        if kind == "error":
+            return [Message(Error(1, FORGED), reply_to=message)]
+        good = reply.content["message"]["delta_y"]
+        if kind == "name of a tensor":
+            reply.content["message"] = ArrayRecord({**reply.content["message"], FORGED: Array(np.zeros(0, np.float32))})
+        else:
+            strange = Array(FORGED, good.shape, "numpy.ndarray", good.data)
+            reply.content["message"] = ArrayRecord({"delta_y": strange})
+        return [reply]
+
+    federated = begin(tmp_path, fed)
+    federated.node("b").meddle = in_round(1, shout)
+    done = federated.serve()
+    said = capsys.readouterr().out
+    assert [each["client"] for each in done.records[1]["refused"]] == [1]
+    assert "\nfedgraft: done: 0 refusals" not in said
+    assert all(line.isprintable() for line in said.splitlines())
+    assert len(said) < 20_000
+    for file in ("result.json", "metrics.jsonl"):
+        assert (tmp_path / "run" / file).stat().st_size < 50_000
+    assert_rolled_back(federated, done, fed)
+
+
+@pytest.mark.parametrize("field", ["site", "fedgraft"])
+def test_a_greeting_is_cut_and_stays_in_its_line(
+    field: str, fed: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shout(message: Message, app: Handler, context: Context) -> list[Message]:
+        reply = app(message, context)
+        if "hello" in reply.content:
+            reply.content["hello"] = ConfigRecord({**reply.content["hello"], field: FORGED})
+        return [reply]
+
+    federated = begin(tmp_path, fed, patience=0.05)
+    federated.node("b").meddle = shout
+    with pytest.raises(StoppedError, match="b is not there; a node was not let in: ") as stop:
+        federated.serve()
+    said = capsys.readouterr().out + str(stop.value)
+    assert all(line.isprintable() for line in said.splitlines())
+    assert "\nfedgraft: done" not in said
+    assert len(said) < 5_000
+
+
 def assert_rolled_back(federated: Federated, done: Run, fed: Federation) -> None:
     """Site b trained in round 2, in vain: everything is as if it had been absent."""
 
@@ -445,15 +500,11 @@ def no_data(folder: Path) -> None:
 
 
 def other_shape(folder: Path) -> None:
-    import numpy as np
-
     x, y = np.zeros((3, 7), np.float32), np.arange(3)
     np.savez(folder / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
 
 
 def more_classes(folder: Path) -> None:
-    import numpy as np
-
     x, y = np.zeros((5, 6), np.float32), np.arange(5)
     np.savez(folder / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
 

@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import POINTS, Score, Scores
 from fedgraft.core.exchange import Outcome
+from fedgraft.core.foreign import plain
 from fedgraft.core.message import DTYPES, Field, Message
 from fedgraft.engines.flower.site import Version
 
@@ -27,7 +28,10 @@ HEADER = 512
 
 
 class RecordError(ValueError):
-    """What came is not what was agreed on; the text says how."""
+    """What came is not what was agreed on; the text says how, with names that the sender chose."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(plain(text))
 
 
 @dataclass(frozen=True)

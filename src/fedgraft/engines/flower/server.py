@@ -19,6 +19,7 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
+from fedgraft.core.foreign import plain
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Server
 from fedgraft.core.state import State
@@ -335,7 +336,7 @@ def _judged(reply: Letter) -> Letter | Failure:
     """Return a reply, or what it says went wrong."""
     if not reply.has_error():
         return reply
-    return Failure(f"the client failed: {reply.error.reason or f'Flower reports code {reply.error.code}'}")
+    return Failure(f"the client failed: {plain(reply.error.reason or f'Flower reports code {reply.error.code}')}")
 
 
 def _tagged(reply: Letter, expected: Tag) -> Letter | Failure:
