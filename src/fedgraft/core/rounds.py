@@ -14,6 +14,7 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.errors import ContractError, UserError
 from fedgraft.core.evaluation import KINDS, POINTS, Kind, Point, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
+from fedgraft.core.foreign import plain
 from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Method, Server
 
@@ -66,10 +67,13 @@ def round_half_up(value: float) -> int:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A reply that did not come or that the server did not take, and why."""
+    """A reply that did not come or that the server did not take, and why; the reason may be in a stranger's words."""
 
     client: ClientId
     reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", plain(self.reason))
 
 
 @dataclass
