@@ -55,7 +55,7 @@ def test_a_run_directory_tells_everything(fed: Federation, tmp_path: Path) -> No
     run = fg.run("fedapa", fed, model=small_network(), out=tmp_path / "run", **QUICK)
     assert run.directory == tmp_path / "run"
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
-        "checkpoints", "config.toml", "metrics.jsonl", "observed.safetensors", "result.json",
+        ".lock", "checkpoints", "config.toml", "metrics.jsonl", "observed.safetensors", "result.json",
     ]  # fmt: skip
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     keys = "method params dataset partition clients model seed rounds best last"
