@@ -4,7 +4,9 @@
     python benchmarks/papers.py run DIR [GROUP ...]       # goes on where it stopped
     python benchmarks/papers.py gather DIR                # writes docs/results/GROUP.json and prints the tables
 
-A run is an ordinary `fedgraft run`; `list` prints the commands. The datasets have to lie in FEDGRAFT_DATA.
+A run is an ordinary `fedgraft run`; `list` prints the commands. GROUP may also name single runs by their directory,
+such as 'fedapa-variants/authors-*'. What DIR does not have stays in docs/results as it was. The datasets have to lie in
+FEDGRAFT_DATA.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +69,7 @@ def _fedapa() -> Iterable[Measurement]:
         "mu 0": "mu=0",
         "no normalise": "normalise=false",
         "none of the three": "clip=false mu=0 normalise=false",
+        "none of the three, own weight as learned": "clip=false self_weight=false normalise=false",
         "mu 0.3": "mu=0.3",
         "mu 0.7": "mu=0.7",
         "mu 1": "mu=1",
@@ -93,6 +97,8 @@ def _apple() -> Iterable[Measurement]:
         yield Measurement("apple", method, f"{method} {APPLE}")
     for budget in (11, 5, 1):
         yield Measurement("apple", f"apple budget {budget}", f"apple {APPLE} {_set(f'budget={budget}')}")
+    for budget in (11, 5, 1):
+        yield Measurement("apple", f"apple mu 0, budget {budget}", f"apple {APPLE} {_set(f'mu=0 budget={budget}')}")
 
 
 def _fedppa() -> Iterable[Measurement]:
@@ -111,7 +117,16 @@ def _set(values: str) -> str:
     return " ".join(f"--set {value}" for value in values.split())
 
 
-def run(root: Path, wanted: Sequence[Measurement]) -> int:
+def chosen(names: Sequence[str]) -> list[Measurement]:
+    """The measurements of the named groups or directories; all without a name."""
+    known = measurements()
+    for name in names:
+        if not any(name == one.group or fnmatch(one.place, name) for one in known):
+            raise SystemExit(f"there is no group {name}; there are {', '.join(sorted({one.group for one in known}))}")
+    return [one for one in known if not names or any(one.group == n or fnmatch(one.place, n) for n in names)]
+
+
+def run(root: Path, wanted: Sequence[Measurement], workers: str) -> int:
     """Make the runs that are missing; an interrupted one goes on from its checkpoint."""
     for one in wanted:
         place = root / one.place
@@ -123,6 +138,7 @@ def run(root: Path, wanted: Sequence[Measurement]) -> int:
             command = [*whole, "resume", str(place)]
         else:
             command = [*whole, "run", *one.arguments.split(), "--seed", str(one.seed), "--out", str(place)]
+            command += ["--workers", workers]  # it does not change a bit of the result
         if code := subprocess.run(command).returncode:
             return code
     return 0
@@ -133,15 +149,23 @@ def gather(root: Path) -> None:
     groups: dict[str, list[dict[str, Any]]] = {}
     for one in measurements():
         path = root / one.place / "result.json"
-        if path.exists():
-            groups.setdefault(one.group, []).append(_facts(one, json.loads(path.read_text("utf-8"))))
+        facts = _facts(one, json.loads(path.read_text("utf-8"))) if path.exists() else _earlier(one)
+        if facts is not None:
+            groups.setdefault(one.group, []).append(facts)
     for group, runs in groups.items():
         (RESULTS / f"{group}.json").write_text(json.dumps({"runs": runs}, indent=1) + "\n", "utf-8")
         print(f"\n## {group}\n{_table(runs)}")
 
 
+def _earlier(one: Measurement) -> dict[str, Any] | None:
+    """What docs/results has of a run already."""
+    path = RESULTS / f"{one.group}.json"
+    runs = json.loads(path.read_text("utf-8"))["runs"] if path.exists() else []
+    return next((run for run in runs if run["command"] == one.command), None)
+
+
 def _facts(one: Measurement, result: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("method", "params", "seed", "headline", "clients", "model", "partition", "kernels")
+    kept = ("fedgraft", "method", "params", "seed", "headline", "clients", "model", "partition", "kernels")
     figures = ("bytes_up_per_client", "bytes_down_per_client", "refused", "best", "last")
     evaluated = [
         {"round": r["round"], **{p: {f: r[p][f] for f in ("mean", "pooled")} for p in ("received", "trained")}}
@@ -179,18 +203,17 @@ def main() -> int:
             command.add_argument("dir", type=Path)
         if task != "gather":
             command.add_argument("groups", nargs="*")
+        if task == "run":
+            command.add_argument("--workers", default="auto")
     given = parser.parse_args()
     if given.task == "gather":
         gather(given.dir)
         return 0
-    known = {one.group for one in measurements()}
-    if unknown := set(given.groups) - known:
-        parser.error(f"there is no group {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
-    wanted = [one for one in measurements() if not given.groups or one.group in given.groups]
+    wanted = chosen(given.groups)
     if given.task == "list":
         print("\n".join(one.command for one in wanted))
         return 0
-    return run(given.dir, wanted)
+    return run(given.dir, wanted, given.workers)
 
 
 if __name__ == "__main__":

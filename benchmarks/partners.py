@@ -2,6 +2,8 @@
 
     python benchmarks/partners.py DIR          # of `papers.py run DIR`; writes docs/results/partners.json
 
+What DIR does not have stays there as it was.
+
 For each matrix of weights that a method learned, and for each client: Spearman's rank correlation between the weights
 that it gives to the others and how similar their labels are to its own (the cosine of the label counts); 1 means that
 weights and similarities have the same order. A client that weighs all others alike has no order and is left out.
@@ -58,22 +60,32 @@ def examine(place: Path) -> list[dict[str, Any]]:
     ]
 
 
+def gather(root: Path) -> list[dict[str, Any]]:
+    """Every matrix of the papers' settings: from the runs in ``root``, or as docs/results has it already."""
+    path, kept = RESULTS / "partners.json", []
+    earlier = json.loads(path.read_text("utf-8"))["matrices"] if path.exists() else []
+    for one in measurements():
+        place = root / one.place
+        if one.arguments.split()[0] not in MATRICES:
+            continue
+        if (place / "result.json").exists():
+            known = {"group": one.group, "label": one.label, "seed": one.seed, "command": one.command}
+            kept += [known | row for row in examine(place)]
+        else:
+            kept += [row for row in earlier if row["command"] == one.command]
+    return kept
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dir", type=Path)
-    root = parser.parse_args().dir
-    kept = []
+    kept = gather(parser.parse_args().dir)
     print("| run | matrix | round | own | other | most similar | order | others above zero |\n" + "|---" * 8 + "|")
-    for one in measurements():
-        place = root / one.place
-        if one.arguments.split()[0] not in MATRICES or not (place / "result.json").exists():
-            continue
-        for row in examine(place):
-            kept.append({"group": one.group, "label": one.label, "seed": one.seed, "command": one.command, **row})
-            order = "" if row["order"] is None else f"{row['order']:.2f}"
-            which = f"{one.label}, seed {one.seed} | {row['matrix']} | {row['round']}"
-            weights = f"{row['own']:.3f} | {row['other']:.4f} | {row['most_similar']:.4f}"
-            print(f"| {which} | {weights} | {order} | {row['nonzero_others']:.2f} |")
+    for row in kept:
+        order = "" if row["order"] is None else f"{row['order']:.2f}"
+        which = f"{row['label']}, seed {row['seed']} | {row['matrix']} | {row['round']}"
+        weights = f"{row['own']:.3f} | {row['other']:.4f} | {row['most_similar']:.4f}"
+        print(f"| {which} | {weights} | {order} | {row['nonzero_others']:.2f} |")
     (RESULTS / "partners.json").write_text(json.dumps({"matrices": kept}, indent=1) + "\n", "utf-8")
 
 

@@ -3,24 +3,28 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import specification
+from conftest import blobs, specification
 from torch import Tensor
 
+import fedgraft
 from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
-from fedgraft.core.evaluation import Score, Scores, Summary
+from fedgraft.core.evaluation import POINTS, Point, Score, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.rounds import Participation, Round, rounds
-from fedgraft.data.federation import Federation
+from fedgraft.core.samples import ClientData
+from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.engines.local import LocalEngine
 from fedgraft.methods import METHODS
 from fedgraft.methods.fedavg import FedAvg
+from fedgraft.runs.run import Run
 
 Outcomes = dict[ClientId, Outcome | Failure]
 HOSTILE = 1
@@ -206,8 +210,6 @@ def test_ids_that_nobody_has_are_refused(fed: Federation) -> None:
 
 
 def test_one_sample_has_no_entropy_and_one_class() -> None:
-    from conftest import blobs
-
     fed = blobs((9, 1))
     entropy = torch.tensor(0.5, dtype=torch.float64)
     done, _ = attacked(METHODS["fedppa+"](), fed, specification(fed, rounds=1), replying(entropy=entropy))
@@ -276,7 +278,10 @@ def examined(fed: Federation, forge: Callable[[dict[ClientId, Scores]], dict[Cli
     return next(iter(rounds(method, server, engine, Participation())))
 
 
-@pytest.mark.parametrize("score", [Score(11, 10, 1.0), Score(-1, 10, 1.0), Score(0, -10, 1.0)])
+@pytest.mark.parametrize(
+    "score",
+    [Score(11, 10, 1.0), Score(-1, 10, 1.0), Score(0, -10, 1.0), Score(6, 10, 1.0, broken=5), Score(6, 10, 1.0, -1)],
+)
 def test_impossible_figures_are_refused_and_the_others_keep_their_places(fed: Federation, score: Score) -> None:
     honest = examined(fed, lambda scores: scores)
     forged = Scores({"received": score, "trained": score})
@@ -305,3 +310,91 @@ def test_a_summary_leaves_out_what_is_not_there() -> None:
     assert (summary.mean, summary.pooled, summary.loss) == (0.5, 0.5, 0.5)
     assert [math.isnan(accuracy) for accuracy in summary.per_client] == [False, True, False, True]
     assert math.isnan(Summary.of({}, 2).pooled)
+
+
+# figures that were not agreed on
+
+
+def told(correct: int = 5, total: int = 10) -> dict[Point, Score]:
+    return dict.fromkeys(POINTS, Score(correct, total, 1.0))
+
+
+@pytest.mark.parametrize("kind", ["validation", "everyone"])
+def test_figures_of_a_set_that_nobody_asked_for_are_refused(fed: Federation, kind: str) -> None:
+    this = examined(fed, lambda scores: {**scores, HOSTILE: replace(scores[HOSTILE], **{kind: told()})})
+    assert [(r.client, r.reason) for r in this.refused] == [
+        (HOSTILE, f"fedavg, round 1: there are {kind} figures, which nobody asked for")
+    ]
+    assert not this.validation
+    assert not this.everyone
+    assert math.isnan(this.test["trained"].per_client[HOSTILE])
+
+
+def test_figures_of_no_samples_or_of_different_ones_are_impossible(fed: Federation) -> None:
+    for forged in (
+        told(0, 0),
+        {"received": Score(1, 10, 1.0), "trained": Score(1, 9, 1.0)},
+        {"trained": Score(1, 2, 3.0)},
+    ):
+        this = examined(fed, lambda scores, forged=forged: {**scores, HOSTILE: Scores(forged)})
+        assert this.refused[0].reason == "fedavg, round 1: the test figures are impossible"
+
+
+def test_a_round_in_which_the_only_figures_are_impossible_goes_on(fed: Federation) -> None:
+    this = examined(fed, lambda _: {HOSTILE: Scores(told(0, 0))})
+    assert [refusal.client for refusal in this.refused] == [0, 1, 2, 3]
+    assert not this.test
+
+
+def test_a_client_is_tested_on_as_many_samples_as_before(fed: Federation) -> None:
+    spec, method, number = specification(fed, rounds=3), FedAvg(), iter(range(3))
+    server, engine = method.setup(spec), Wire(method, spec, fed.clients)
+
+    def shrink(scores: dict[ClientId, Scores]) -> dict[ClientId, Scores]:
+        return scores | {HOSTILE: Scores(told(1, 2))} if next(number) == 1 else scores
+
+    engine.forge_scores = shrink
+    done = list(rounds(method, server, engine, Participation()))
+    assert [len(this.refused) for this in done] == [0, 1, 0]
+    assert done[1].refused[0].reason == "fedavg, round 2: the test figures are of 2 samples, and were of 10 before"
+    assert server.tested == {("test", client): 10 for client in range(4)}
+
+
+def test_a_client_that_is_too_small_for_validation_may_be_the_only_one_tested() -> None:
+    fed = blobs((20, 2, 31, 8))
+    whole = own_data([site_of(data) for data in fed.clients], classes=3, validation=0.3)
+    assert [len(data.validation) for data in whole.clients] == [6, 0, 9, 2]
+    this = examined(whole, lambda scores: {1: scores[1]})
+    assert [refusal.client for refusal in this.refused] == [0, 2, 3]
+    assert this.test["trained"].tested == (0, 10, 0, 0)
+    assert not this.validation
+
+
+def site_of(data: ClientData) -> Site:
+    return Site(*(t.numpy() for each in (data.train, data.test) for t in (each.inputs, each.labels)))
+
+
+def test_a_run_that_was_resumed_remembers_how_many_test_samples_there_were(
+    tmp_path: Path, fed: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted = tmp_path / "run"
+
+    class Gone(Exception):  # noqa: N818
+        pass
+
+    class Leaving:
+        def begin(self, run: Run) -> None: ...
+
+        def end(self, run: Run) -> None: ...
+
+        def round(self, run: Run, this: Round) -> None:
+            if this.number == 1:
+                raise Gone
+
+    with pytest.raises(Gone):
+        fedgraft.run("fedavg", fed, rounds=3, out=interrupted, checkpoint_every=1, workers=1, watchers=[Leaving()])
+    monkeypatch.setattr(LocalEngine, "evaluate", lambda *_: dict.fromkeys(range(4), Scores(told(1, 7))))
+    run = fedgraft.resume(interrupted, fed)
+    assert [refusal["reason"] for refusal in run.records[-1]["refused"]] == [
+        "fedavg, round 3: the test figures are of 7 samples, and were of 10 before"
+    ] * 4

@@ -1,6 +1,7 @@
 """FedPHP: the schedule and both transfers on paper; the history model is the client's own; the rest is FedAvg."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from fedgraft.core.message import Message
 from fedgraft.data.federation import Federation
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.methods.fedphp import WIDTHS, FedPHP, distillation, mmd
+from fedgraft.runs.run import run
 
 
 @pytest.mark.parametrize("transfer", ["kd", "mmd"])
@@ -45,6 +47,19 @@ def test_the_history_follows_the_schedule(fed: Federation) -> None:
         state = dict(client)
     assert int(state["k"]) == 4
     assert state["k"].dtype == torch.int64
+
+
+def test_the_share_is_the_run_s_unless_told(fed: Federation) -> None:
+    # two of the clients in each of three rounds: m = .9 k / (.5 * 3), which is .6 at the second time
+    started = run(FedPHP(), fed, model=small_network(), rounds=3, participation="0.25..0.75", workers=1)
+    assert started.spec.share == 0.5
+    for told, k, m in ((None, 1, 0.6), (None, 2, 0.9), (1.0, 1, 0.3)):
+        client = visit(fed, replace(specification(fed, rounds=3), share=0.5))
+        method = FedPHP(share=told)
+        method.join(client)
+        q, client["k"] = client["q"].clone(), torch.tensor(k)
+        v = method.fit(client, client.initial(0, False))
+        torch.testing.assert_close(client["q"], m * q + (1 - m) * v)
 
 
 def test_the_first_history_is_the_trained_model_and_then_it_lags(fed: Federation) -> None:

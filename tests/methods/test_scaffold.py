@@ -263,3 +263,11 @@ def test_several_architectures_are_refused(fed: Federation) -> None:
     mixed = replace(spec, architectures=(*spec.architectures, other), assignment=(0, 1, 0, 1))
     with pytest.raises(UserError, match="all clients need the same architecture"):
         SCAFFOLD().setup(mixed)
+
+
+def test_it_says_that_it_steps_without_momentum_and_by_how_much_data_there_is() -> None:
+    rate, steps = SCAFFOLD().caveats()
+    assert "without momentum" in rate
+    assert "eta_l" in rate
+    assert "as many local steps as their data give" in steps
+    assert SCAFFOLD(eta_l=0.1).caveats() == [steps]

@@ -21,6 +21,16 @@ def test_a_recipe_is_the_lowest_layer() -> None:
     assert (config.training.optimizer_state, config.training.drop_last) == ("kept", True)
 
 
+@pytest.mark.parametrize("name", ["fedgpa", "fedppa"])
+def test_a_recipe_crops_and_mirrors_colour_images_only(name: str) -> None:
+    assert configure(recipe_name=name).augment
+    assert configure({"dataset": "cifar100"}, recipe_name=name).augment
+    for grey in ("mnist", "fashion-mnist", "emnist", "organamnist", "digits"):
+        assert not configure({"dataset": grey}, recipe_name=name).augment
+        assert not configure({"dataset": "cifar10"}, {"dataset": grey}, recipe_name=name).augment
+        assert configure({"dataset": grey, "augment": True}, recipe_name=name).augment, "who asks for it gets it"
+
+
 @pytest.mark.parametrize("name", recipes())
 def test_every_recipe_is_a_valid_configuration(name: str) -> None:
     from fedgraft.data.partition import parse

@@ -35,7 +35,7 @@ def fedgraft(*words: str, cwd: Path, largest: int | None = None) -> "subprocess.
 
 
 def files(place: Path) -> dict[Path, bytes]:
-    return {file: file.read_bytes() for file in sorted(place.rglob("*")) if file.is_file() and file.name != "lock"}
+    return {file: file.read_bytes() for file in sorted(place.rglob("*")) if file.is_file() and file.name != ".lock"}
 
 
 class Filling:

@@ -55,7 +55,7 @@ def test_a_run_directory_tells_everything(fed: Federation, tmp_path: Path) -> No
     run = fg.run("fedapa", fed, model=small_network(), out=tmp_path / "run", **QUICK)
     assert run.directory == tmp_path / "run"
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
-        "checkpoints", "config.toml", "metrics.jsonl", "observed.safetensors", "result.json",
+        ".lock", "checkpoints", "config.toml", "metrics.jsonl", "observed.safetensors", "result.json",
     ]  # fmt: skip
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     keys = "method params dataset partition clients model seed rounds best last"
@@ -113,8 +113,8 @@ def test_a_comparison_has_local_and_fedavg_and_the_same_data_for_all(tmp_path: P
     rows = {row.method: row for row in comparison.rows()}
     assert list(rows) == ["local", "fedavg", "fedper", "fedapa:mu=0.3"]
     assert rows["local"].bytes_up == 0
-    assert rows["local"].gaining is None
-    assert 0 <= rows["fedapa:mu=0.3"].gaining <= 8  # type: ignore[operator]
+    assert rows["local"].difference is None
+    assert rows["fedapa:mu=0.3"].difference.pairs == 8  # type: ignore[union-attr]
     first, second = (run.result["label_counts"] for run in comparison.runs["fedper"])
     assert first == comparison.runs["local"][0].result["label_counts"]
     assert first != second, "every seed draws a new partition"

@@ -34,14 +34,17 @@ def prepare() -> Attempt:
     outcome = Outcome(reply, 0.5, 12, 0.1, 5)
     kinds: list[tuple[Callable[[], RecordDict], Reader]] = [
         (
-            lambda: records.answer(tag, outcome),
-            lambda content: _fitting(records.outcome(content, LIMIT).reply, content),
+            lambda: records.answer(tag, outcome, 20),
+            lambda content: _fitting(records.outcome(content, LIMIT, 20).reply, content),
         ),
-        (lambda: records.answer(tag, outcome), lambda content: _fitting(records.message(content, LIMIT), content)),
-        (lambda: records.report(tag, Scores(points, points)), records.scores),
+        (lambda: records.answer(tag, outcome, 20), lambda content: _fitting(records.message(content, LIMIT), content)),
+        (
+            lambda: records.report(tag, Scores(points, points)),
+            lambda content: records.scores(content, records.Holdings(20, 10, 10)),
+        ),
         (lambda: records.Order(tag, (4, 0), reply).pack(), records.Order.unpack),
         (lambda: records.Order(tag, (4, 0), reply).pack(), records.tag),
-        (lambda: records.Hello("a", 20, "1", "s").pack(), records.Hello.unpack),
+        (lambda: records.Hello("a", 20, 5, 5, "1", "s").pack(), records.Hello.unpack),
     ]
 
     def attempt(rng: Random, _: Path) -> None:

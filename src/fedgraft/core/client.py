@@ -58,6 +58,7 @@ class Client(Holder):
         self.id, self.data, self.spec, self.round = id, data, spec, round
         self.architecture, self.settings = spec.architecture(id), spec.settings
         self.rounds, self.classes, self.clients = spec.rounds, spec.classes, spec.clients
+        self.share = spec.share  # of the clients in a round, as the run has it
         self.loss: float = float("nan")
         self.steps = 0
         self._state, self._workbench, self._purpose = state, workbench, purpose

@@ -2,29 +2,32 @@
 
 import errno
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from safetensors.torch import save
 from torch import Tensor
 
 from fedgraft.core.errors import UserError
 
+LOCK = ".lock"
+"""The file that says which process a folder belongs to; it stays behind, and says nothing when nobody holds it."""
+
 
 def write(path: Path, data: bytes) -> None:
     """Write aside, flush to the disk, rename: after a crash the file is the old one or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    temporary = path.with_name(f"{path.name}{secrets.token_hex(4)}.part")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with temporary.open("xb") as stream:  # made by us, with the rights that the user's umask leaves
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     flush_folder(path.parent)
 
@@ -63,14 +66,18 @@ def writing(folder: Path) -> Iterator[None]:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep a folder to one process, which may write into it."""
-    import fcntl  # not on every system, and only those who write a directory need it
-
-    with writing(folder), (folder / "lock").open("w") as handle:
+    # The file is never removed: somebody may have it open already, and would then hold a lock that nobody else sees.
+    lock = FileLock(folder / LOCK, blocking=False)
+    with writing(folder):
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            lock.acquire()
+        except Timeout:
             raise UserError(f"another process is working in {folder}") from None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise UserError(f"{folder / LOCK} is not a file of ours; take it away") from None
+            raise
         try:
             yield
         finally:
-            (folder / "lock").unlink(missing_ok=True)
+            lock.release()

@@ -26,10 +26,14 @@ from fedgraft.core.training import Phase
 
 
 class Server(Holder):
-    """The server's state: named tensors, and all that a checkpoint holds of it."""
+    """The server's state: named tensors, and all that a checkpoint holds of it.
+
+    ``tested`` is not the method's: how many samples of a kind each client tests on, as its first report said.
+    """
 
     def __init__(self, spec: Spec, **state: Tensor) -> None:
         self.spec, self.round = spec, 0
+        self.tested: dict[tuple[str, ClientId], int] = {}
         self._state = dict(state)
 
     def restore(self, state: Mapping[str, Tensor], round: int) -> None:

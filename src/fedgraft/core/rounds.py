@@ -12,14 +12,20 @@ from torch import Tensor
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
 from fedgraft.core.errors import ContractError, UserError
-from fedgraft.core.evaluation import POINTS, Point, Scores, Summary
+from fedgraft.core.evaluation import KINDS, POINTS, Kind, Point, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
+from fedgraft.core.foreign import plain
 from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Method, Server
 
 
 class Engine(Protocol):
     """Where the clients are: in this process, in workers, on other machines."""
+
+    @property
+    def sets(self) -> Collection[Kind]:
+        """The sets on which clients are asked to test their models."""
+        ...
 
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
         """Deliver a wave of messages and collect the replies, one at most from each client.
@@ -61,10 +67,13 @@ def round_half_up(value: float) -> int:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A reply that did not come or that the server did not take, and why."""
+    """A reply that did not come or that the server did not take, and why; the reason may be in a stranger's words."""
 
     client: ClientId
     reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", plain(self.reason))
 
 
 @dataclass
@@ -113,8 +122,8 @@ def rounds(
         if server.round % evaluate_every == 0 or server.round == spec.rounds:
             evaluated = time.perf_counter()
             scores = _tested(method, server, engine, this)
-            for kind in ("test", "validation", "everyone"):
-                there = {client: found for client, s in scores.items() if (found := getattr(s, kind)) is not None}
+            for kind in KINDS:
+                there = {client: s.sets[kind] for client, s in scores.items() if kind in s.sets}
                 if there:
                     of_all = {p: Summary.of({c: s[p] for c, s in there.items()}, spec.clients) for p in POINTS}
                     setattr(this, kind, of_all)
@@ -185,20 +194,36 @@ def _objection(
 
 
 def _tested(method: Method, server: Server, engine: Engine, this: Round) -> dict[ClientId, Scores]:
-    """Let every client test its own model; refuse figures that no test can have given."""
+    """Let every client test its own model; refuse figures that no test can have given, or that nobody asked for."""
     clients = range(server.spec.clients)
     scores = engine.evaluate(this.number, deliver(method, server, clients))
+    taken: dict[ClientId, Scores] = {}
     for client in (*clients, *sorted(scores.keys() - set(clients))):
-        if client not in clients:
-            complaint = "test figures come from somebody who is no client"
-        elif client not in scores:
-            complaint = "the client's model could not be tested"
-        elif not scores[client].possible:
-            complaint = "the test figures are impossible"
+        complaint = _doubt(server, engine, client, scores.get(client))
+        if complaint is None:
+            taken[client] = scores[client]
         else:
-            continue
-        this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: {complaint}"))
-    return {c: scores[c] for c in clients if c in scores and scores[c].possible}
+            this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: {complaint}"))
+    return taken
+
+
+def _doubt(server: Server, engine: Engine, client: ClientId, scores: Scores | None) -> str | None:
+    """Say why the server does not take a client's test figures, or nothing.
+
+    A client may lack a set that others have: of a few samples nothing can be put aside for validation.
+    """
+    if client not in range(server.spec.clients):
+        return "test figures come from somebody who is no client"
+    if scores is None:
+        return "the client's model could not be tested"
+    if not scores.possible:
+        return "the test figures are impossible"
+    for kind, total in scores.totals.items():
+        if kind not in engine.sets:
+            return f"there are {kind} figures, which nobody asked for"
+        if total != (before := server.tested.setdefault((kind, client), total)):
+            return f"the {kind} figures are of {total} samples, and were of {before} before"
+    return None
 
 
 def _insist_on_finite(method: Method, server: Server) -> None:

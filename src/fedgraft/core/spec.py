@@ -23,6 +23,8 @@ class Spec:
     rounds: int
     seed: int
     settings: Training
+    share: float = 1.0
+    """Share of the clients that take part in a round; the middle of the range, if the run draws it anew each time."""
 
     @property
     def clients(self) -> int:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedgraft.core.client import ClientId, Workbench
 from fedgraft.core.errors import UserError
-from fedgraft.core.evaluation import Scores
+from fedgraft.core.evaluation import Kind, Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Spec
@@ -64,6 +64,10 @@ class LocalEngine:
         self._pending: dict[ClientId, State] = {}
         place = torch.device(device)
         self._workshop = Workshop(method, spec, data, place, everyone, Workbench(place))
+        there: dict[Kind, bool] = {
+            "test": True, "validation": any(len(each.validation) for each in data), "everyone": everyone is not None
+        }  # fmt: skip
+        self.sets = frozenset(kind for kind, held in there.items() if held)
         self._workers = [Worker(self._workshop) for _ in range(workers)] if workers > 1 else []
 
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:

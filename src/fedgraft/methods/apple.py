@@ -41,6 +41,8 @@ Readings
   reimplementation does.
 - Values: Table 3 of the paper differs from dataset to dataset (eta_2 1e-3 or 1e-4, mu from 0.001 to 1, L from 10 to
   30 %, mostly cosine); the defaults lie in its middle. The authors' code has exponential and L = 10 %.
+- Data: the paper merges the three parts of a MedMNIST dataset and splits them anew, 80 to 20 by class; here, as for
+  every method, the official training and test files are kept apart.
 - Weight decay and clipping of the run: p is not decayed (it has its own penalty), and is clipped by itself.
 - BatchNorm statistics belong to v_i, and mixing them with p, which may be negative, could make variances negative. They
   stay with their client under every policy of the run, so P is the number of trained parameters.

@@ -26,7 +26,9 @@ Readings
   classes, in the first round too. ``pull="means"`` compares the class means of the batch with the prototypes instead.
 - The trace is of gradients of batch means: it depends on the size of the batches and grows with their number. The
   batches are those of the data in its order, ``fisher_batch`` samples each (the authors': 16); 1 is the per-sample
-  trace. It covers the private head too, though only the extractor is averaged; ``fisher_over="extractor"`` does not.
+  trace. A ragged last batch, which the authors' loader drops, counts here as much as a full one, although the mean of
+  few samples has the larger gradient. The trace covers the private head too, though only the extractor is averaged;
+  ``fisher_over="extractor"`` does not.
 - If all traces are zero, clients count alike. ``fisher=False`` is FedPer's mean, by ``weighting``.
 - The authors test the model that local training left (``trained``).
 - The extractor is averaged, so all clients need the same architecture.

@@ -20,8 +20,8 @@ The server averages the trained models as FedAvg does.
 
 Readings
 - The schedule of m goes by the client's own count k_i, as in the authors' code (a library counts rounds, which gives
-  weight to a history that an often absent client does not have). A client does not know C: ``share`` states it, and
-  is 1 unless told.
+  weight to a history that an often absent client does not have). C is the run's share of clients in a round, the
+  middle of its range if it has one; ``share`` states another.
 - KD: the temperature acts on the teacher alone and there is no factor temperature^2, as in the authors' code.
 - MMD: the sum of five Gaussian kernels whose widths are 1/4, 1/2, 1, 2 and 4 times the mean squared distance in the
   batch, as in the authors' code. Features come from the same pass as the logits.
@@ -61,7 +61,9 @@ class FedPHP(FedAvg):
     transfer: Literal["kd", "mmd"] = hyper("kd", "the teacher passes on its outputs or features", choices=("kd", "mmd"))
     temperature: float = hyper(4.0, "softens the teacher's outputs", above=0.0)
     mu: float = hyper(0.9, "weight of the history once the client has taken part C T times", low=0.0, high=1.0)
-    share: float = hyper(1.0, "C, the share of the rounds that a client expects to be picked in", above=0.0, high=1.0)
+    share: float | None = hyper(
+        None, "C, the share of the rounds that a client expects to be picked in; none is the run's", above=0.0, high=1.0
+    )
 
     # ---- client half
     def join(self, client: Client) -> None:
@@ -80,7 +82,8 @@ class FedPHP(FedAvg):
             return (1 - self.rho) * functional.cross_entropy(logits, y) + self.rho * R
 
         v = client.train(received, loss, self.plan(client))
-        m = self.mu * min(1.0, int(k) / (self.share * client.rounds))
+        C = client.share if self.share is None else self.share
+        m = self.mu * min(1.0, int(k) / (C * client.rounds))
         client["q"], client["k"] = torch.lerp(v, q, m), k + 1
         return v
 

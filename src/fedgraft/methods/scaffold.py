@@ -22,6 +22,9 @@ Readings
 - Plain SGD: option II is the mean gradient only without momentum and clipping, so both are off here, whatever the run
   says, and SCAFFOLD's steps are shorter than those of its neighbours in a run with momentum; ``eta_l`` sets a rate of
   its own. Weight decay stays: it is the gradient of a term that belongs to the objective.
+- K is what a client's data give in the run's epochs, and so differs between clients, where the paper has one K for all.
+  c_i is a mean over the client's own K steps; but a client with more data goes further, and since all count alike, the
+  global model follows the large clients.
 - Mean: all clients alike, as in the paper, and not by samples.
 - The control variates cover trained parameters. BatchNorm statistics travel with y_i - x and are averaged without
   eta_g, which could make a variance negative.
@@ -29,7 +32,7 @@ Readings
 - A client that took no step keeps its c_i.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -127,3 +130,11 @@ class SCAFFOLD(Method):
                 loss = self.loss(client, model, inputs, labels)
                 total += len(labels) / len(data) * model.differentiate(loss)
         return total
+
+    # ---- for people
+    def caveats(self) -> Sequence[str]:
+        steps = "SCAFFOLD's clients take as many local steps as their data give, not the same number K as in the paper"
+        if self.eta_l is not None:
+            return [steps]
+        plain = "SCAFFOLD steps without momentum at the run's lr: in a run with momentum expect it below FedAvg"
+        return [f"{plain} unless its own rate is raised (eta_l, up to lr / (1 - momentum))", steps]

@@ -12,9 +12,14 @@ def recipes() -> dict[str, dict[str, Any]]:
     return tomllib.loads((files(__package__) / "recipes.toml").read_text("utf-8"))
 
 
-def recipe(name: str) -> dict[str, Any]:
-    """Return one recipe's settings, without its title."""
+def recipe(name: str, dataset: str | None = None) -> dict[str, Any]:
+    """Return one recipe's settings, without its title, as they are for ``dataset`` (its own one unless told)."""
+    from fedgraft.data.datasets.entries import ENTRIES  # numpy is heavy, and the command line reads this file first
+
     known = recipes()
     if name not in known:
         raise unknown("recipe", name, known)
-    return {key: value for key, value in known[name].items() if key != "title"}
+    settings = {key: value for key, value in known[name].items() if key not in ("title", "grey")}
+    entry = ENTRIES.get(dataset or settings["dataset"])
+    grey = entry is not None and len(entry.shape) == 2
+    return settings | (known[name].get("grey", {}) if grey else {})

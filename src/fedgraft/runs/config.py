@@ -15,6 +15,11 @@ from fedgraft.core.errors import UserError
 from fedgraft.core.settings import Settings, Training
 from fedgraft.papers import recipe
 
+At = Literal["trained", "received", "own"]
+AT: tuple[At, ...] = ("trained", "received", "own")
+"""Where methods are compared: all at one point, or each at its own, where its paper measures. The first is the usual
+one: what a client has in hand when a run is over is the model that its last training left."""
+
 
 class RunConfig(Settings):
     """Everything that decides a run's result, and where it goes."""
@@ -99,7 +104,8 @@ def participation_range(text: str) -> tuple[float, float]:
 def configure(*layers: Mapping[str, Any], recipe_name: str | None = None) -> RunConfig:
     """Join layers of settings, later ones winning, over a paper's recipe if one is named."""
     merged: dict[str, Any] = {}
-    for layer in (recipe(recipe_name) if recipe_name else {}, *layers):
+    dataset = next((str(layer["dataset"]) for layer in reversed(layers) if layer.get("dataset")), None)
+    for layer in (recipe(recipe_name, dataset) if recipe_name else {}, *layers):
         for key, value in _nested(layer).items():
             if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
                 merged[key] = {**merged[key], **value}

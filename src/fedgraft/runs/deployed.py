@@ -8,8 +8,8 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import torch
 from fedgraft import methods
 from fedgraft.core import disk
 from fedgraft.core.errors import UserError
+from fedgraft.core.foreign import one_line
 from fedgraft.core.method import Method, Server
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.samples import ClientData
@@ -26,6 +27,7 @@ from fedgraft.data import sites as site_files
 from fedgraft.data.federation import OWN, Site, prepare, site_data
 from fedgraft.engines.flower import client, records, server
 from fedgraft.engines.flower.client import Branch, ClientApp
+from fedgraft.engines.flower.records import Holdings
 from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites, StoppedError, beginnings
 from fedgraft.engines.flower.site import SiteError, describe
 from fedgraft.engines.workshop import Workshop
@@ -134,7 +136,8 @@ def planned(charter: Charter, samples: tuple[int, ...]) -> Run:
 
 
 def say(sentence: str) -> None:
-    """Tell the operator: Flower keeps what the server half prints, and shows it with `flwr log`."""
+    """Tell the operator: Flower keeps what the server half prints, and shows it with `flwr log`, a line at a time."""
+    sentence = one_line(sentence)
     print(f"fedgraft: {sentence}", flush=True)
     log.info("%s", sentence)
 
@@ -157,14 +160,16 @@ def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
     if not begun:
         directory.fresh(place)
     with disk.locked(place):
-        identity, samples = _recorded(place, charter) if begun else (uuid.uuid4().hex, [])
-        sites = Sites(grid, charter.sites, charter.fingerprint, rules, say, samples)
+        identity, held = _recorded(place, charter) if begun else (uuid.uuid4().hex, [])
+        validating = charter.run.validation > 0
+        sites = Sites(grid, charter.sites, charter.fingerprint, rules, say, held, validating=validating)
         wanted = charter.quorum if begun else len(charter.sites)
         sites.gather(wanted, "going on with the run" if begun else "the start")
-        run = planned(charter, tuple(sites.samples[each] for each in range(len(charter.sites))))
+        held = [sites.holdings[each] for each in range(len(charter.sites))]
+        run = planned(charter, tuple(each.train for each in held))
         run.directory = place
         if not begun:
-            _begin(run, place, identity, charter)
+            _begin(run, place, identity, charter, held)
         start = newest(run, place, beginnings(run.spec.clients))
         if begun:
             run.notes.append(f"the run goes on after round {start.round if start else 0}")
@@ -175,27 +180,30 @@ def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
 
 
 def _hosted(sites: Sites, identity: str, run: Run, server: Server) -> FlowerEngine:
-    return FlowerEngine(sites, run.method, server, identity, say)
+    return FlowerEngine(sites, run.method, server, identity, say, validation=run.config.validation > 0)
 
 
-def _begin(run: Run, place: Path, identity: str, charter: Charter) -> None:
+def _begin(run: Run, place: Path, identity: str, charter: Charter, held: Sequence[Holdings]) -> None:
     """Write down what the run is, before its first round."""
     disk.write(place / FILE, charter.text().encode())
     directory.write_config(place, run.config)
-    facts = {"run": identity, "sites": charter.sites, "samples": run.spec.samples, "settings": charter.fingerprint}
-    results.write_json(place / "federation.json", facts)
+    facts = {"run": identity, "sites": charter.sites, "samples": [asdict(each) for each in held]}
+    results.write_json(place / "federation.json", {**facts, "settings": charter.fingerprint})
 
 
-def _recorded(place: Path, charter: Charter) -> tuple[str, list[int]]:
+def _recorded(place: Path, charter: Charter) -> tuple[str, list[Holdings]]:
     """Read who the run is and how many samples each site had, if it is the charter's run."""
     try:
         facts = json.loads((place / "federation.json").read_bytes())
-        identity, samples, settings = (facts[key] for key in ("run", "samples", "settings"))
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{place / 'federation.json'} is damaged; name another directory in {FILE}") from None
-    if settings != charter.fingerprint:
+        identity, settings = str(facts["run"]), facts["settings"]
+        held = [Holdings(**{name: int(count) for name, count in each.items()}) for each in facts["samples"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(
+            f"{place / 'federation.json'} is damaged, or of another version; name another directory in {FILE}"
+        ) from None
+    if settings != charter.fingerprint or len(held) != len(charter.sites):
         raise UserError(f"the run in {place} was begun with other settings or sites; name another directory in {FILE}")
-    return identity, samples
+    return identity, held
 
 
 def leaving(method: Method, server: Server) -> str:
@@ -207,7 +215,7 @@ def leaving(method: Method, server: Server) -> str:
     return (
         f"what crosses with {method.name}: {method.sends}. In a round {span} bytes leave a site "
         f"({', '.join(sorted(fields)) or 'nothing'}), with its loss, steps and seconds; after a round, how many test "
-        "samples its model got right, of how many, and the loss; once, its name and number of training samples"
+        "samples its model got right, of how many, and the loss; once, its name and how many samples it has"
     )
 
 

@@ -27,12 +27,12 @@ def fresh(path: Path) -> Path:
 def sweep(directory: Path) -> None:
     """Take away the halves of files that a killed process left."""
     for each in directory.iterdir():
-        if _left_over(each) and each.name != "lock":
+        if _left_over(each) and each.name != disk.LOCK:
             each.unlink(missing_ok=True)
 
 
 def _left_over(path: Path) -> bool:
-    return path.name == "lock" or (path.suffix == ".part" and path.is_file())
+    return path.name == disk.LOCK or (path.suffix == ".part" and path.is_file())
 
 
 def write_config(directory: Path, config: RunConfig) -> None:

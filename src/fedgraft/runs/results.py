@@ -31,6 +31,7 @@ def record(this: Round) -> dict[str, Any]:
         "messages_up": this.messages_up,
         "messages_down": this.messages_down,
         "loss": _number(this.loss),
+        **({"test_samples": list(this.test["trained"].tested)} if this.test else {}),
         **{point: _summary(this.test[point]) for point in POINTS if point in this.test},
         **{f"{point}_validation": _summary(this.validation[point]) for point in this.validation},
         **{f"{point}_global": _summary(this.everyone[point]) for point in this.everyone},
@@ -52,6 +53,18 @@ def best_and_last(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             result["last"].setdefault(point, {})[figure] = evaluated[-1][point][figure]
     result["last"]["round"] = evaluated[-1]["round"]
     return result
+
+
+def tested_and_diverged(records: Sequence[Mapping[str, Any]], clients: int) -> dict[str, Any]:
+    """How many test samples each client has, and whose model gave outputs that are not finite when last tested."""
+    evaluated = [r for r in records if "received" in r]
+    samples = [0] * clients
+    for found in evaluated:
+        samples = [new or old for new, old in zip(found.get("test_samples", samples), samples, strict=True)]
+    return {
+        "test_samples": samples,
+        "diverged": {point: evaluated[-1][point].get("diverged", []) if evaluated else [] for point in POINTS},
+    }
 
 
 def per_message(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
@@ -105,6 +118,7 @@ def _summary(summary: Summary) -> dict[str, Any]:
         "pooled": _number(summary.pooled),
         "loss": _number(summary.loss),
         "per_client": [_number(accuracy) for accuracy in summary.per_client],
+        "diverged": list(summary.diverged),
     }
 
 

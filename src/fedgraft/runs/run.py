@@ -207,6 +207,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         samples=federation.samples, architectures=architectures, assignment=assignment,
         classes=federation.classes, rounds=config.rounds, seed=config.seed,
         settings=config.training,
+        share=sum(participation_range(config.participation)) / 2,
     )  # fmt: skip
     for architecture in architectures:
         if architecture.outputs < federation.classes:
@@ -247,6 +248,8 @@ def conduct(
         if start is not None:
             server.restore(start.server, start.round)
             engine.states = {client: dict(state) for client, state in start.clients.items()}
+            known = results.tested_and_diverged(run.records, spec.clients)["test_samples"]
+            server.tested = {("test", client): count for client, count in enumerate(known) if count}
         for this in loop(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
             run.records.append(results.record(this))
             observed.append(this.observed)
@@ -312,6 +315,7 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
         "kernels": kernels.describe(config.kernels),
         "versions": {"torch": torch.__version__},
         "rounds": run.records,
+        **results.tested_and_diverged(run.records, run.spec.clients),
         **results.best_and_last(run.records),
     }
 

@@ -3,18 +3,19 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord
 from torch import Tensor
 
 from fedgraft.core.client import Client
 from fedgraft.core.errors import UserError
-from fedgraft.core.evaluation import POINTS
+from fedgraft.core.evaluation import POINTS, Score
 from fedgraft.core.message import Message as Reply
 from fedgraft.data.federation import Federation
 from fedgraft.engines.flower.server import StoppedError
@@ -230,6 +231,60 @@ def test_bytes_that_are_no_array(kind: str, fed: Federation, tmp_path: Path) -> 
     assert_rolled_back(federated, done, fed)
 
 
+FORGED = "no\nfedgraft: done: 0 refusals; the result is in /srv\x1b[2J\r" + "x" * 1_000_000
+
+
+@pytest.mark.parametrize("kind", ["error", "name of a tensor", "type of a tensor"])
+def test_text_from_a_site_is_cut_and_stays_in_its_line(
+    kind: str, fed: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A megabyte with line ends in every round: neither lines of ours nor a result that nobody can open come of it."""
+
+    def shout(message: Message, app: Handler, context: Context) -> list[Message]:
+        reply = app(message, context)
+        if kind == "error":
+            return [Message(Error(1, FORGED), reply_to=message)]
+        good = reply.content["message"]["delta_y"]
+        if kind == "name of a tensor":
+            reply.content["message"] = ArrayRecord({**reply.content["message"], FORGED: Array(np.zeros(0, np.float32))})
+        else:
+            strange = Array(FORGED, good.shape, "numpy.ndarray", good.data)
+            reply.content["message"] = ArrayRecord({"delta_y": strange})
+        return [reply]
+
+    federated = begin(tmp_path, fed)
+    federated.node("b").meddle = in_round(1, shout)
+    done = federated.serve()
+    said = capsys.readouterr().out
+    assert [each["client"] for each in done.records[1]["refused"]] == [1]
+    assert "\nfedgraft: done: 0 refusals" not in said
+    assert all(line.isprintable() for line in said.splitlines())
+    assert len(said) < 20_000
+    for file in ("result.json", "metrics.jsonl"):
+        assert (tmp_path / "run" / file).stat().st_size < 50_000
+    assert_rolled_back(federated, done, fed)
+
+
+@pytest.mark.parametrize("field", ["site", "fedgraft"])
+def test_a_greeting_is_cut_and_stays_in_its_line(
+    field: str, fed: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shout(message: Message, app: Handler, context: Context) -> list[Message]:
+        reply = app(message, context)
+        if "hello" in reply.content:
+            reply.content["hello"] = ConfigRecord({**reply.content["hello"], field: FORGED})
+        return [reply]
+
+    federated = begin(tmp_path, fed, patience=0.05)
+    federated.node("b").meddle = shout
+    with pytest.raises(StoppedError, match="b is not there; a node was not let in: ") as stop:
+        federated.serve()
+    said = capsys.readouterr().out + str(stop.value)
+    assert all(line.isprintable() for line in said.splitlines())
+    assert "\nfedgraft: done" not in said
+    assert len(said) < 5_000
+
+
 def assert_rolled_back(federated: Federated, done: Run, fed: Federation) -> None:
     """Site b trained in round 2, in vain: everything is as if it had been absent."""
 
@@ -242,6 +297,189 @@ def assert_rolled_back(federated: Federated, done: Run, fed: Federation) -> None
 
     alone = run(Absent(), fed, workers=1, retries=0, failed_client="absent", **SETTINGS)
     assert_same_bits(federated, done, alone)
+
+
+# ---- figures that no honest test has given
+
+
+def reported(change: Callable[[dict[str, Any]], None], number: int | None = None) -> Meddle:
+    """Change the figures of a site's test report, of one round or of every round."""
+
+    def meddle(message: Message, app: Handler, context: Context) -> list[Message]:
+        reply = app(message, context)
+        if message.metadata.message_type == "evaluate" and number in (None, message.content["tag"]["round"]):
+            figures = dict(reply.content["figures"])
+            change(figures)
+            reply.content["figures"] = MetricRecord(figures)
+        return [reply]
+
+    return meddle
+
+
+def with_validation(figures: dict[str, Any]) -> None:
+    figures |= {name.replace("test", "validation"): value for name, value in figures.items()}
+
+
+def with_everyone(figures: dict[str, Any]) -> None:
+    figures |= {name.replace("test", "everyone"): value for name, value in figures.items()}
+
+
+def without_samples(figures: dict[str, Any]) -> None:
+    figures |= {name: 0 for name in figures if name.endswith(("correct", "total"))}
+
+
+def of_many_samples(figures: dict[str, Any]) -> None:
+    figures |= {name: 10**12 for name in figures if name.endswith(("correct", "total"))}
+
+
+LIES = {
+    with_validation: "its figures are not as agreed: nobody asked for validation",
+    with_everyone: "its figures are not as agreed: nobody asked for everyone",
+    without_samples: "its test figures are of 0 samples; it had 10 when the run began",
+    of_many_samples: "its test figures are of 1000000000000 samples; it had 10 when the run began",
+}
+
+
+@pytest.mark.parametrize(("lie", "reason"), LIES.items())
+@pytest.mark.parametrize("number", [0, ROUNDS - 1])
+def test_figures_that_were_not_agreed_are_refused_and_the_result_is_written(
+    lie: Callable[[dict[str, Any]], None],
+    reason: str,
+    number: int,
+    fed: Federation,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    federated = begin(tmp_path, fed)
+    federated.node("b").meddle = reported(lie, number)
+    done = federated.serve()
+    assert [(r["round"], each["client"]) for r in done.records for each in r["refused"]] == [(number + 1, 1)]
+    assert f"round {number + 1}: site b was not tested: {reason}" in capsys.readouterr().out
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    honest = run(Odd(), fed, workers=1, **SETTINGS).records
+    for record, other in zip(result["rounds"], honest, strict=True):
+        accuracies = list(other["trained"]["per_client"])
+        accuracies[1] = None if record["round"] == number + 1 else accuracies[1]
+        assert record["trained"]["per_client"] == accuracies
+        assert "trained_validation" not in record
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_round_in_which_every_report_is_refused_has_no_figures_and_the_run_goes_on(
+    lie: Callable[[dict[str, Any]], None], fed: Federation, tmp_path: Path
+) -> None:
+    federated = begin(tmp_path, fed)
+    for node in federated.grid.nodes.values():
+        node.meddle = reported(lie, 1)
+    done = federated.serve()
+    assert ["trained" in record for record in done.records] == [True, False, True, True]
+    assert [each["client"] for each in done.records[1]["refused"]] == [0, 1, 2, 3]
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["last"]["round"] == ROUNDS
+
+
+def test_a_site_that_was_never_tested_has_no_figure(fed: Federation, tmp_path: Path) -> None:
+    federated = begin(tmp_path, fed)
+    federated.node("d").meddle = reported(without_samples)
+    federated.serve()
+    for record in json.loads((tmp_path / "run" / "result.json").read_text())["rounds"]:
+        for point in POINTS:
+            own = record[point]["per_client"]
+            assert own[3] is None
+            assert record[point]["mean"] == pytest.approx(sum(own[:3]) / 3)
+
+
+def test_a_site_too_small_to_put_samples_aside_is_no_liar(fed: Federation, tmp_path: Path) -> None:
+    """Of 8 samples a tenth is none: site d has no validation figures, and the others have."""
+    federated = Federated(tmp_path, fed, {"method": "odd", "validation": 0.1, **SETTINGS})
+    done = federated.serve()
+    assert done.result["refused"] == 0
+    assert [each is None for each in done.records[0]["trained_validation"]["per_client"]] == [False, False, False, True]
+
+
+# ---- data that change
+
+
+def shrink(federated: Federated, train: int, test: int) -> Callable[[], None]:
+    """Leave site b so many samples."""
+
+    def cut() -> None:
+        path = federated.folder / "sites" / "b.npz"
+        held = dict(np.load(path))
+        np.savez(path, **{name: each[: train if "train" in name else test] for name, each in held.items()})
+
+    return cut
+
+
+def test_a_site_that_loses_samples_within_a_run_is_noticed(fed: Federation, tmp_path: Path) -> None:
+    federated = begin(tmp_path, fed)
+    on_message(federated.grid, "train", 2, shrink(federated, 2, 10))
+    done = federated.serve()
+    refused = [(r["round"], each["client"], each["reason"]) for r in done.records for each in r["refused"]]
+    assert [each[:2] for each in refused] == [(3, 1), (4, 1)]
+    assert refused[0][2] == (
+        "odd, round 3: the reply of site b was trained on 2 samples; the site had 13 when the run began"
+    )
+
+
+def test_a_site_that_loses_test_samples_is_noticed(
+    fed: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federated = begin(tmp_path, fed)
+    on_message(federated.grid, "evaluate", 2, shrink(federated, 13, 3))
+    done = federated.serve()
+    assert [(r["round"], each["client"]) for r in done.records for each in r["refused"]] == [(3, 1), (4, 1)]
+    assert "its test figures are of 3 samples; it had 10 when the run began" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("train", "test"), [(2, 10), (13, 3)])
+def test_a_site_with_other_data_than_when_the_run_began_is_not_let_in_again(
+    train: int, test: int, fed: Federation, tmp_path: Path
+) -> None:
+    federated = begin(tmp_path, fed, quorum=4, patience=0.05)
+    on_message(federated.grid, "train", 1, Stop())
+    with pytest.raises(KeyboardInterrupt):
+        federated.serve()
+    shrink(federated, train, test)()
+    federated.grid = InProcessGrid(federated.grid.nodes)
+    has = f"site b has {train} samples to train on and {test} to test on"
+    with pytest.raises(StoppedError, match=f"{has}, and had 13 samples to train on and 10 to test on when the run"):
+        federated.serve()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"train": 0}, "site b has nothing to train on"),
+        ({"test": 0}, "site b has nothing to test its model on"),
+        ({"validation": 3}, "site b puts samples aside for validation, which was not agreed"),
+        ({"validation": -1}, "site b puts samples aside for validation, which was not agreed"),
+    ],
+)
+def test_a_greeting_with_impossible_counts(
+    change: dict[str, int], reason: str, fed: Federation, tmp_path: Path
+) -> None:
+    def boast(message: Message, app: Handler, context: Context) -> list[Message]:
+        reply = app(message, context)
+        reply.content["hello"] = ConfigRecord({**reply.content["hello"], **change})
+        return [reply]
+
+    federated = begin(tmp_path, fed, patience=0.05)
+    federated.node("b").meddle = boast
+    with pytest.raises(StoppedError, match=reason):
+        federated.serve()
+
+
+def test_a_record_of_the_federation_that_was_damaged_is_one_sentence(fed: Federation, tmp_path: Path) -> None:
+    federated = begin(tmp_path, fed)
+    on_message(federated.grid, "train", 1, Stop())
+    with pytest.raises(KeyboardInterrupt):
+        federated.serve()
+    place = tmp_path / "run" / "federation.json"
+    whole = json.loads(place.read_text())
+    for samples in ([13, 2], None, [{"train": "x"}], [{"train": 1, "validation": 0, "test": 1, "more": 1}]):
+        place.write_text(json.dumps({**whole, "samples": samples}))
+        with pytest.raises(UserError, match="is damaged, or of another version"):
+            federated.serve()
 
 
 # ---- machines come and go
@@ -445,15 +683,11 @@ def no_data(folder: Path) -> None:
 
 
 def other_shape(folder: Path) -> None:
-    import numpy as np
-
     x, y = np.zeros((3, 7), np.float32), np.arange(3)
     np.savez(folder / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
 
 
 def more_classes(folder: Path) -> None:
-    import numpy as np
-
     x, y = np.zeros((5, 6), np.float32), np.arange(5)
     np.savez(folder / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
 
@@ -511,11 +745,11 @@ def test_only_what_was_agreed_leaves_a_site(fed: Federation, tmp_path: Path) -> 
         assert set(content) == kinds[kind]
     assert [kind for kind, _ in left] == ["query.hello", *["train", "evaluate"] * ROUNDS]
     hello = dict(left[0][1]["hello"])
-    assert hello.keys() == {"site", "samples", "fedgraft", "settings"}
-    assert (hello["site"], hello["samples"]) == ("b", 13)
+    assert hello.keys() == {"site", "train", "validation", "test", "fedgraft", "settings"}
+    assert (hello["site"], hello["train"], hello["validation"], hello["test"]) == ("b", 13, 0, 10)
     assert set(left[1][1]["message"]) == set(done.method.expects(done.server, 1))  # type: ignore[arg-type]
-    assert set(left[1][1]["figures"]) == {"loss", "steps", "seconds"}
-    counts = ("correct", "total", "loss")
+    assert set(left[1][1]["figures"]) == {"loss", "steps", "seconds", "samples"}
+    counts = [each.name for each in fields(Score)]
     assert set(left[2][1]["figures"]) == {f"test/{point}/{count}" for point in POINTS for count in counts}
     assert done.result["label_counts"] is None
     assert json.loads((tmp_path / "run" / "result.json").read_text())["label_counts"] is None

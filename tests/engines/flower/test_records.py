@@ -12,10 +12,10 @@ from fedgraft.core.evaluation import Score, Scores
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import DTYPES, Field, Message
 from fedgraft.engines.flower import records
-from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag
+from fedgraft.engines.flower.records import Hello, Holdings, Order, RecordError, Tag
 from flower_support import over_the_wire
 
-COUNTS = ("correct", "total", "loss")
+COUNTS = ("correct", "total", "loss", "broken")
 TAG = Tag("0" * 32, 3, 7, 1)
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
@@ -46,23 +46,51 @@ def test_a_message_may_be_empty() -> None:
 
 def test_an_answer_comes_back_with_special_numbers() -> None:
     sent = Outcome(Message(w=torch.tensor([torch.nan, -0.0, torch.inf])), float("nan"), 3, 0.5)
-    found = records.outcome(travelled(records.answer(TAG, sent)), 12)
+    found = records.outcome(travelled(records.answer(TAG, sent, 40)), 12, 40)
     assert found.reply["w"].numpy().tobytes() == sent.reply["w"].numpy().tobytes()
     assert (found.steps, found.seconds, found.round) == (3, 0.5, 7)
     assert found.loss != found.loss
 
 
+def test_an_answer_says_on_how_many_samples_it_was_trained() -> None:
+    content = records.answer(TAG, Outcome(Message(), 0.5, 3, 0.5), 2)
+    with pytest.raises(RecordError, match="was trained on 2 samples; the site had 13 when the run began"):
+        records.outcome(content, 0, 13)
+    del content["figures"]["samples"]
+    with pytest.raises(RecordError, match="lacks its loss, steps, seconds or samples"):
+        records.outcome(content, 0, 13)
+
+
+SCORE, OTHER = Score(3, 5, 1.25, broken=2), Score(0, 2, 0.5)
+TESTED = Scores({"received": SCORE, "trained": SCORE})
+VALIDATED = Scores({"received": SCORE, "trained": SCORE}, {"received": OTHER, "trained": OTHER})
+
+
 def test_scores_come_back() -> None:
-    score = Score(3, 5, 1.25)
-    for sent in (
-        Scores({"received": score, "trained": score}),
-        Scores({"received": score, "trained": score}, {"received": Score(0, 1, 0.5), "trained": score}),
-    ):
-        assert records.scores(travelled(records.report(TAG, sent))) == sent
+    for sent, holdings in ((TESTED, Holdings(9, 0, 5)), (VALIDATED, Holdings(9, 2, 5))):
+        assert records.scores(travelled(records.report(TAG, sent)), holdings) == sent
+
+
+@pytest.mark.parametrize(
+    ("sent", "holdings", "complaint"),
+    [
+        (VALIDATED, Holdings(9, 0, 5), "nobody asked for validation"),
+        (TESTED, Holdings(9, 2, 5), "validation/received/correct is missing"),
+        (TESTED, Holdings(9, 0, 6), "test figures are of 5 samples; it had 6 when the run began"),
+        (VALIDATED, Holdings(9, 3, 5), "validation figures are of 2 samples; it had 3"),
+        (Scores({"received": Score(0, 0, 0.0), "trained": SCORE}), Holdings(9, 0, 5), "test figures are of 0 samples"),
+    ],
+)
+def test_figures_of_other_sets_or_samples_than_the_site_announced(
+    sent: Scores, holdings: Holdings, complaint: str
+) -> None:
+    with pytest.raises(RecordError, match=complaint):
+        records.scores(travelled(records.report(TAG, sent)), holdings)
 
 
 def test_greetings_come_back() -> None:
-    sent = Hello("a", 12, "1.0", "f")
+    sent = Hello("a", 12, 2, 5, "1.0", "f")
+    assert sent.holdings == Holdings(12, 2, 5)
     assert Hello.unpack(travelled(sent.pack())) == sent
     with pytest.raises(RecordError):
         Hello.unpack(RecordDict())
@@ -77,7 +105,8 @@ def test_the_size_of_a_valid_reply() -> None:
     [
         {},
         {"test/received/correct": 1},
-        {f"test/{p}/{n}": 1.5 for p in ("received", "trained") for n in ("correct", "total", "oss")},
+        {f"test/{p}/{n}": 1.5 for p in ("received", "trained") for n in ("correct", "total", "oss", "broken")},
+        {f"test/{p}/{n}": 1 for p in ("received", "trained") for n in ("correct", "total", "loss")},
         {f"{k}/{p}/{n}": 1 for k in ("test", "all") for p in ("received", "trained") for n in COUNTS},
         {f"test/{p}/{n}": [1] for p in ("received", "trained") for n in COUNTS},
         {f"test/{p}/{n}": float("nan") for p in ("received", "trained") for n in COUNTS},
@@ -85,7 +114,7 @@ def test_the_size_of_a_valid_reply() -> None:
 )  # fmt: skip
 def test_figures_that_are_not_as_agreed(figures: dict[str, float]) -> None:
     with pytest.raises(RecordError, match="not as agreed"):
-        records.scores(RecordDict({"figures": MetricRecord(figures)}))
+        records.scores(RecordDict({"figures": MetricRecord(figures)}), Holdings(9, 0, 1))
 
 
 def test_names_that_python_would_take_for_its_own() -> None:

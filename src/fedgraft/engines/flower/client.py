@@ -80,8 +80,9 @@ def make(branch: Callable[[Path], Branch]) -> ClientApp:
 def _hello(branch: Branch, message: Message) -> Message:
     method = branch.workshop.method
     log.warning("site %s takes part; what crosses with %s: %s", branch.site, method.name, method.sends)
-    samples = len(branch.workshop.data[branch.client].train)
-    return Message(Hello(branch.site, samples, __version__, branch.settings).pack(), reply_to=message)
+    data = branch.workshop.data[branch.client]
+    counts = len(data.train), len(data.validation), len(data.test)
+    return Message(Hello(branch.site, *counts, __version__, branch.settings).pack(), reply_to=message)
 
 
 def _train(branch: Branch, message: Message) -> Message:
@@ -95,7 +96,8 @@ def _train(branch: Branch, message: Message) -> Message:
         memory.keep((order.tag.round + 1, order.tag.wave), order.version, done.state)
     sent = done.outcome.reply
     log.warning("site %s, round %d: %s leaves, %d bytes", branch.site, order.tag.round + 1, sent, sent.nbytes)
-    return Message(answer(order.tag, done.outcome), reply_to=message)
+    samples = len(branch.workshop.data[branch.client].train)
+    return Message(answer(order.tag, done.outcome, samples), reply_to=message)
 
 
 def _evaluate(branch: Branch, message: Message) -> Message:

@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import POINTS, Score, Scores
 from fedgraft.core.exchange import Outcome
+from fedgraft.core.foreign import plain
 from fedgraft.core.message import DTYPES, Field, Message
 from fedgraft.engines.flower.site import Version
 
@@ -27,7 +28,10 @@ HEADER = 512
 
 
 class RecordError(ValueError):
-    """What came is not what was agreed on; the text says how."""
+    """What came is not what was agreed on; the text says how, with names that the sender chose."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(plain(text))
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,32 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Holdings:
+    """How many samples a site has: to train on, put aside for validation, to test on."""
+
+    train: int
+    validation: int
+    test: int
+
+    def __str__(self) -> str:
+        aside = f", {self.validation} for validation" if self.validation else ""
+        return f"{self.train} samples to train on{aside} and {self.test} to test on"
+
+
+@dataclass(frozen=True)
 class Hello:
-    """How a site introduces itself: its name, how much it trains on, and what it runs."""
+    """How a site introduces itself: its name, how much data it has, and what it runs."""
 
     site: str
-    samples: int
+    train: int
+    validation: int
+    test: int
     fedgraft: str
     settings: str
+
+    @property
+    def holdings(self) -> Holdings:
+        return Holdings(self.train, self.validation, self.test)
 
     def pack(self) -> RecordDict:
         return RecordDict({"hello": ConfigRecord(asdict(self))})
@@ -81,19 +104,23 @@ class Hello:
         return cls(**{each.name: held[each.name] for each in fields(cls)})
 
 
-def answer(tag: Tag, outcome: Outcome) -> RecordDict:
-    """Pack what came of a client's training."""
+def answer(tag: Tag, outcome: Outcome, samples: int) -> RecordDict:
+    """Pack what came of a client's training, and on how many samples it was done."""
     figures = MetricRecord({"loss": outcome.loss, "steps": outcome.steps, "seconds": outcome.seconds})
+    figures["samples"] = samples
     return RecordDict({"tag": ConfigRecord(asdict(tag)), "figures": figures, "message": arrays(outcome.reply)})
 
 
-def outcome(content: RecordDict, limit: int) -> Outcome:
-    """Unpack what came of a client's training, of at most ``limit`` bytes."""
+def outcome(content: RecordDict, limit: int, samples: int) -> Outcome:
+    """Unpack what came of a client's training on ``samples`` samples, of at most ``limit`` bytes."""
     figures = _metrics(content)
     try:
         loss, steps, seconds = float(figures["loss"]), int(figures["steps"]), float(figures["seconds"])
+        trained_on = figures["samples"]
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise RecordError("lacks its loss, steps or seconds") from None
+        raise RecordError("lacks its loss, steps, seconds or samples") from None
+    if trained_on != samples:
+        raise RecordError(f"was trained on {trained_on} samples; the site had {samples} when the run began")
     return Outcome(message(content, limit), loss, steps, seconds, tag(content).round)
 
 
@@ -107,28 +134,30 @@ def report(tag: Tag, scores: Scores) -> RecordDict:
     return RecordDict({"tag": ConfigRecord(asdict(tag)), "figures": figures})
 
 
-def scores(content: RecordDict) -> Scores:
-    """Unpack test figures."""
+def scores(content: RecordDict, holdings: Holdings) -> Scores:
+    """Unpack test figures: of the sets that the site said it has, all of them, on as many samples as it said."""
     figures = _metrics(content)
-    kinds = {name.partition("/")[0] for name in figures}
-    if not {"test"} <= kinds <= {"test", "validation"} or len(figures) != 3 * len(kinds) * len(POINTS):
-        raise RecordError("the test figures are not as agreed")
-    try:
-        return Scores(
-            **{
-                kind: {
-                    point: Score(
-                        int(figures[f"{kind}/{point}/correct"]),
-                        int(figures[f"{kind}/{point}/total"]),
-                        float(figures[f"{kind}/{point}/loss"]),
-                    )
-                    for point in POINTS
-                }
-                for kind in kinds
-            }
-        )
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise RecordError("the test figures are not as agreed") from None
+    agreed = {kind: count for kind in ("test", "validation") if (count := getattr(holdings, kind))}
+    found = {kind: {point: _score(figures, f"{kind}/{point}") for point in POINTS} for kind in agreed}
+    if len(figures) != len(agreed) * len(POINTS) * len(fields(Score)):
+        surplus = sorted({name.partition("/")[0] for name in figures} - agreed.keys())
+        raise RecordError(f"its figures are not as agreed: nobody asked for {', '.join(surplus) or 'more'}")
+    for kind, count in agreed.items():
+        for score in found[kind].values():
+            if score.total != count:
+                raise RecordError(f"its {kind} figures are of {score.total} samples; it had {count} when the run began")
+    return Scores(**found)
+
+
+def _score(figures: Mapping[str, Any], place: str) -> Score:
+    """Read one score, whole numbers as whole numbers."""
+    values: dict[str, Any] = {}
+    for each in fields(Score):
+        value = figures.get(f"{place}/{each.name}")
+        if type(value) is not int and (type(value) is not float or each.type is int):
+            raise RecordError(f"its figures are not as agreed: {place}/{each.name} is missing, or is no number")
+        values[each.name] = value
+    return Score(**values)
 
 
 def arrays(message: Message) -> ArrayRecord:

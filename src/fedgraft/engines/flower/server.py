@@ -17,13 +17,14 @@ from torch import Tensor
 
 from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
-from fedgraft.core.evaluation import Scores
+from fedgraft.core.evaluation import Kind, Scores
 from fedgraft.core.exchange import Failure, Outcome
+from fedgraft.core.foreign import plain
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Server
 from fedgraft.core.state import State
 from fedgraft.engines.flower import records
-from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag
+from fedgraft.engines.flower.records import Hello, Holdings, Order, RecordError, Tag
 from fedgraft.version import __version__
 
 Say = Callable[[str], None]
@@ -60,7 +61,10 @@ class _Asked:
 
 
 class Sites:
-    """The sites behind a grid: which are there, under which node id, and what they answer."""
+    """The sites behind a grid: which are there, under which node id, and what they answer.
+
+    ``holdings`` are the samples that each site had when the run began; without them, what a site says first counts.
+    """
 
     def __init__(
         self,
@@ -69,11 +73,14 @@ class Sites:
         settings: str,
         rules: Rules,
         say: Say,
-        samples: Sequence[int] = (),
+        holdings: Sequence[Holdings] = (),
+        *,
+        validating: bool = False,
     ) -> None:
         self.names, self.rules = list(names), rules
-        self.samples: dict[ClientId, int] = dict(enumerate(samples))
+        self.holdings: dict[ClientId, Holdings] = dict(enumerate(holdings))
         self.strays = 0
+        self._validating = validating
         self._grid, self._settings, self._say = grid, settings, say
         self._nodes: dict[ClientId, int] = {}
         self._claims: dict[int, ClientId] = {}
@@ -201,15 +208,22 @@ class Sites:
             if hello.settings != self._settings:
                 raise RecordError(f"site {hello.site} runs with other settings than the server")
             client = self.names.index(hello.site)
-            if hello.samples < 1:
-                raise RecordError(f"site {hello.site} has nothing to train on")
-            if hello.samples != (before := self.samples.setdefault(client, hello.samples)):
-                raise RecordError(f"site {hello.site} has {hello.samples} samples, and had {before} when the run began")
+            self._compare(client, hello)
         except RecordError as error:
             self._next_try[node] = time.monotonic() + self.rules.again
             self._complain(node, f"a node was not let in: {error}")
         else:
             self._claims[node] = client
+
+    def _compare(self, client: ClientId, hello: Hello) -> None:
+        """Insist that a site has data, and as much as when the run began."""
+        for part, purpose in (("train", "to train on"), ("test", "to test its model on")):
+            if getattr(hello, part) < 1:
+                raise RecordError(f"site {hello.site} has nothing {purpose}")
+        if hello.validation < 0 or (hello.validation and not self._validating):
+            raise RecordError(f"site {hello.site} puts samples aside for validation, which was not agreed")
+        if hello.holdings != (before := self.holdings.setdefault(client, hello.holdings)):
+            raise RecordError(f"site {hello.site} has {hello.holdings}, and had {before} when the run began")
 
     def _settle_claims(self) -> None:
         """Let a node be the site that it says, once no other node is."""
@@ -221,7 +235,7 @@ class Sites:
             if node in self._online:
                 self._nodes[client] = node
                 self._complaints.pop(node, None)
-                self._say(f"site {self.names[client]} is there, with {self.samples[client]} samples")
+                self._say(f"site {self.names[client]} is there, with {self.holdings[client]}")
 
     def _complain(self, node: int, sentence: str) -> None:
         """Say what is wrong with a node, once."""
@@ -236,8 +250,12 @@ class FlowerEngine:
     All that the server holds of a client is the version of its state: the client keeps the state itself.
     """
 
-    def __init__(self, sites: Sites, method: Method, server: Server, run: str, say: Say) -> None:
+    def __init__(
+        self, sites: Sites, method: Method, server: Server, run: str, say: Say, *, validation: bool = False
+    ) -> None:
         self.sites, self.method, self.server, self.run = sites, method, server, run
+        asked: list[Kind] = ["test", "validation"] if validation else ["test"]
+        self.sets = frozenset(asked)
         self.states: dict[ClientId, State] = beginnings(len(sites.names))
         self._say = say
         self._turn = (-1, 0)
@@ -254,7 +272,7 @@ class FlowerEngine:
 
     def _read(self, client: ClientId, reply: Letter, limit: int) -> Outcome | Failure:
         try:
-            return records.outcome(reply.content, limit)
+            return records.outcome(reply.content, limit, self.sites.holdings[client].train)
         except RecordError as error:
             return Failure(f"the reply of site {self.sites.names[client]} {error}")
 
@@ -268,18 +286,19 @@ class FlowerEngine:
         return sum(int(state["version"][0]) == round + 1 for state in self.states.values())
 
     def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
-        """Test every client that is there; at least one has to be."""
+        """Test every client that is there; at least one has to answer, if only with figures that are refused."""
         end = time.monotonic() + self.sites.rules.patience
         while True:
             tested: dict[ClientId, Scores] = {}
-            for client, reply in self._ask("evaluate", (round, 0), messages).items():
+            replies = self._ask("evaluate", (round, 0), messages)
+            for client, reply in replies.items():
                 try:
                     if isinstance(reply, Failure):
                         raise RecordError(reply.reason)
-                    tested[client] = records.scores(reply.content)
+                    tested[client] = records.scores(reply.content, self.sites.holdings[client])
                 except RecordError as error:
                     self._say(f"round {round + 1}: site {self.sites.names[client]} was not tested: {error}")
-            if tested:
+            if not all(isinstance(reply, Failure) for reply in replies.values()):
                 return tested
             if time.monotonic() > end:
                 raise StoppedError(f"round {round + 1}: no site could be tested")
@@ -335,7 +354,7 @@ def _judged(reply: Letter) -> Letter | Failure:
     """Return a reply, or what it says went wrong."""
     if not reply.has_error():
         return reply
-    return Failure(f"the client failed: {reply.error.reason or f'Flower reports code {reply.error.code}'}")
+    return Failure(f"the client failed: {plain(reply.error.reason or f'Flower reports code {reply.error.code}')}")
 
 
 def _tagged(reply: Letter, expected: Tag) -> Letter | Failure:
