@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -283,6 +284,47 @@ def partition(
         )
         return
     console.print(draw(drawn, source.y_train, source.y_test, width=console.width))
+
+
+@app.command()
+def check(
+    method: Annotated[str, typer.Argument(help="A method of your own, such as ./my_method.py:Mine, or one by name.")],
+    with_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help="What a hyper-parameter needs in order to act, such as decay:period=1, or another value to try, decay:decay=3.",
+            metavar="NAME:KEY=VALUE",
+        ),
+    ] = None,
+) -> None:
+    """Hold a method to what fedgraft's own are held to: same bits, absent clients, awkward clients, refusals, resuming."""
+    from fedgraft.methods import find
+    from fedgraft.testing import checks
+
+    kind, companions = find(method), _companions(with_ or [])
+    failed = 0
+    for about, complaint in checks(kind, companions):
+        failed += complaint is not None
+        typer.echo(f"{'ok    ' if complaint is None else 'FAILED'}  {about}")
+        if complaint is not None:
+            typer.echo(textwrap.indent(textwrap.fill(complaint, 100), " " * 8))
+    if failed:
+        raise UserError(f"{kind.__name__} fails {failed} of the checks")
+    typer.echo(f"{kind.__name__} passes every check")
+
+
+def _companions(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Read ``name:key=value,...`` texts."""
+    from fedgraft.core.registry import assignments
+
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, _, pairs = text.partition(":")
+        found[name] = {str(key): value for key, value in assignments(pairs.split(",")).items() if key}
+        if not found[name]:
+            raise UserError(f"--with says what a hyper-parameter needs, such as decay:period=1, not {text!r}")
+    return found
 
 
 @app.command()

@@ -189,7 +189,7 @@ def test_a_corrected_step_against_finite_differences(exact: Client) -> None:
             data = functional.cross_entropy(exact.model(y)(inputs), labels)
         return float(data + correction @ y + 0.03 / 2 * y @ y)
 
-    exact.settings = replace(exact.settings, epochs=1, batch_size=100)
+    exact.settings = exact.settings.but(epochs=1, batch_size=100)
     received = method.assemble(exact, Message(weights=x, control=c))
     y = method.fit(exact, received)
     torch.testing.assert_close((x - y) / 0.01, slopes(objective, x), rtol=1e-5, atol=1e-7)

@@ -14,7 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedgraft.core.settings import Training
+from fedgraft.core.errors import UserError
+from fedgraft.core.settings import OPTIMIZERS, Training
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,15 @@ class AdamW(Adam):
     decoupled: ClassVar[bool] = True
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (SGD, Adam, AdamW)}
-
-
 @lru_cache
 def optimizer(settings: Training) -> Optimizer:
     """Make the run's optimizer."""
     if settings.optimizer == "sgd":
         return SGD(settings.momentum)
-    return OPTIMIZERS[settings.optimizer]()
+    made = OPTIMIZERS.make(settings.optimizer)
+    if not isinstance(made, Optimizer):
+        raise UserError(f"{settings.optimizer!r} is not an optimizer: it is no kind of fedgraft.Optimizer")
+    return made
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,11 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from fedgraft.core import averaging, schedules
+from fedgraft.core.errors import unknown
+from fedgraft.core.reference import is_reference
+from fedgraft.core.registry import Registry
+
+OPTIMIZERS: Registry[Any] = Registry("optimizer", "fedgraft.core.optimizer", group="fedgraft.optimizers")
 
 
 class Settings(BaseModel):
@@ -61,10 +66,18 @@ class Training(Settings):
         schedules.parse(value)
         return value
 
+    @field_validator("optimizer")
+    @classmethod
+    def _known_optimizer(cls, value: str) -> str:
+        name, _ = OPTIMIZERS.split(value)
+        if name not in OPTIMIZERS and not is_reference(name):
+            raise ValueError(str(unknown("optimizer", name, OPTIMIZERS)))
+        return value.strip()
+
     @model_validator(mode="after")
     def _no_momentum_for_others(self) -> Self:
-        if "momentum" in self.model_fields_set and self.momentum and self.optimizer.partition(":")[0] != "sgd":
-            raise ValueError(f"momentum is a setting of sgd, and the optimizer is {self.optimizer}")
+        if "momentum" in self.model_fields_set and self.momentum and self.optimizer != "sgd":
+            raise ValueError(f"momentum is a setting of the optimizer sgd, and it is {self.optimizer!r} here")
         return self
 
     def but(self, **changes: Any) -> Self:
