@@ -172,9 +172,7 @@ def _facts(one: Measurement, result: Mapping[str, Any]) -> dict[str, Any]:
         for r in result["rounds"]
         if "received" in r
     ]
-    facts = {"label": one.label, "command": one.command} | {
-        name: result[name] for name in (*kept, *figures)
-    }
+    facts = {"label": one.label, "command": one.command} | {name: result[name] for name in (*kept, *figures)}
     return facts | {"evaluated": evaluated}
 
 

@@ -192,7 +192,7 @@ class Method:
         return {}
 
     def caveats(self) -> Sequence[str]:
-        """Sentences about settings that switch the method, or a part of it, off."""
+        """Sentences about settings that switch the method, or a part of it, off, or that mislead in a comparison."""
         return ()
 
     def parameters(self) -> dict[str, Any]:
