@@ -67,7 +67,7 @@ def init(
 
     from fedgraft.runs.application import write_kit
     from fedgraft.runs.charter import charter
-    from fedgraft.runs.deployed import planned
+    from fedgraft.runs.deployed import largest_reply
 
     if (pixels is None) == (features is None) or classes is None:
         raise UserError("say what the data look like: --pixels 28x28 or --features 30, and --classes 10")
@@ -77,8 +77,7 @@ def init(
     }  # fmt: skip
     rules = {"quorum": quorum, "deadline": deadline, "patience": patience}
     made = charter({"directory": out, "sites": _listed(sites), "data": data, "rules": rules, "run": run})
-    planned(made, (1,) * len(made.sites))
-    write_kit(directory, made, address)
+    write_kit(directory, made, address, largest_reply(made))
     typer.echo(f"the app is in {directory}; {directory / 'README.md'} has the commands for the server and each site")
 
 

@@ -206,6 +206,15 @@ def _recorded(place: Path, charter: Charter) -> tuple[str, list[Holdings]]:
     return identity, held
 
 
+def largest_reply(charter: Charter) -> int:
+    """How many bytes a site's reply may have; a method may send a part of the network now and all of it later."""
+    run = planned(charter, (1,) * len(charter.sites))
+    state = run.method.setup(run.spec)
+    replies = (records.size(run.method.expects(state, each)) for each in range(run.spec.clients))
+    networks = (run.spec.layout(each).size * run.spec.layout(each).dtype.itemsize for each in range(run.spec.clients))
+    return max(*replies, *networks)
+
+
 def leaving(method: Method, server: Server) -> str:
     """Say what leaves a site with this method."""
     expected = [method.expects(server, each) for each in range(server.spec.clients)]
