@@ -27,7 +27,6 @@ def show(reading: Reading, console: Console, at: At = AT[0]) -> None:
         _say(console, f"left out: {note}")
     for study in studies(reading.runs):
         console.print(view(study, at), width=WIDTH)
-        _say(console, "")
         names, legend = names_for(map(study.starred, study.runs), _WIDEST_NAME)
         for picture in (*_benefit(study, names, at), *_convergence(study, names), *legend, *_labels(study)):
             _say(console, picture)
@@ -54,7 +53,7 @@ def _benefit(study: Study, names: Mapping[str, str], at: At) -> list[str]:
     gains = study.gains(best, seed, at) or []
     reach = max([abs(gain.value) for gain in gains if gain is not None] + [0.01])
     clients = _clients(study, seed)
-    lines += ["", f"Every client with {best}, seed {seed}: points, how sure (95 %), and of how many samples"]
+    lines += ["", f"Every client with {best}, seed {seed}: points, 95 % interval, test samples"]
     for client, gain in enumerate(gains[:_MOST_CLIENTS]):
         if gain is None:
             lines.append(f"  {clients[client]} not tested")
@@ -86,7 +85,7 @@ def _alone(study: Study, at: At) -> list[str]:
     seed = seed if seed in study.runs[label] else min(study.runs[label])
     accuracies, intervals = study.accuracies(label, seed, at), study.intervals(label, seed, at)
     clients = _clients(study, seed)
-    lines = ["", f"Every client with {label}, seed {seed}: accuracy in %, and how sure (95 %)"]
+    lines = ["", f"Every client with {label}, seed {seed}: accuracy in %, 95 % interval"]
     for client, (accuracy, sure) in enumerate(zip(accuracies[:_MOST_CLIENTS], intervals, strict=False)):
         if accuracy is None:
             lines.append(f"  {clients[client]} not tested")
