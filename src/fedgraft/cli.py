@@ -213,6 +213,8 @@ def methods(
     where = f"at `{this['headline']}`" + ("" if this["reconstruction"] else ", as in its paper")
     averages = this["averages"] or "nothing; --averaging does not apply"
     console.print(f"\nsends     {this['sends']}\naverages  {averages}\nmeasured  {where}", highlight=False)
+    for shown, meaning in this["shows"].items():
+        console.print(f"shows     {shown}: {meaning}", highlight=False)
     if this["parameters"]:
         columns = {"name": "parameter", "default": "default", "range": "range", "doc": "meaning"}
         console.print(facts_table(this["parameters"], columns))
