@@ -14,7 +14,7 @@ from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.report import commands
 from fedgraft.report.matrices import Observation, fair_share, observations, pack
-from fedgraft.report.reading import Finished, Reading, from_memory
+from fedgraft.report.reading import Finished, Reading, from_memory, gather
 from fedgraft.report.study import Study, studies
 from fedgraft.runs.compare import REFERENCES
 from fedgraft.runs.run import Run
@@ -28,7 +28,7 @@ _SCRIPTS = ("theme.js", "echarts.min.js", "charts.js", "page.js")
 
 def report_runs(runs: Iterable[Run], path: Path) -> Path:
     """Write the report of runs that were made in this process."""
-    return write(Reading([from_memory(run) for run in runs], []), path)
+    return write(gather(map(from_memory, runs)), path)
 
 
 def write(reading: Reading, path: Path) -> Path:
