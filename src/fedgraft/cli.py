@@ -12,8 +12,8 @@ import typer
 
 from fedgraft.core.errors import UserError
 from fedgraft.deploy import commands as deploy
-from fedgraft.flags import ConfigFile, Json, Recipe, Report, Set, Track, default_directory, with_settings
-from fedgraft.runs.config import configure, read
+from fedgraft.flags import ConfigFile, Json, Point, Recipe, Report, Set, Track, default_directory, with_settings
+from fedgraft.runs.config import AT, At, configure, read
 from fedgraft.version import __version__
 
 app = typer.Typer(
@@ -103,6 +103,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Directory of the comparison.")] = None,
     report: Report = False,
     track: Track = None,
+    point: Point = AT[0],
     as_json: Json = False,
     *,
     settings: dict[str, Any],
@@ -125,13 +126,14 @@ def compare(
         done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers)
     if report:
         typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
-    _show_comparison(done, directory, as_json)
+    _show_comparison(done, directory, as_json, point)
 
 
 @app.command()
 def resume(
     directory: Annotated[Path, typer.Argument(help="Directory of an interrupted run or comparison.")],
     workers: Annotated[str | None, typer.Option(help="Worker processes; the result does not depend on them.")] = None,
+    point: Point = AT[0],
     as_json: Json = False,
 ) -> None:
     """Go on with an interrupted run or comparison, to the same bits."""
@@ -143,7 +145,7 @@ def resume(
         left = compare.Agenda.read(directory, changes).left(directory)
         with Display(_console(), total_runs=left) as display:
             comparison = compare.resume(directory, watchers=[display], **changes)
-        _show_comparison(comparison, directory, as_json)
+        _show_comparison(comparison, directory, as_json, point)
         return
     with Display(_console()) as display:
         done = run.resume(directory, watchers=[display], **changes)
@@ -156,6 +158,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The HTML file to write (default report.html).")] = None,
     text: Annotated[bool, typer.Option("--text", help="Print pictures for a terminal instead.")] = False,
     plots: Annotated[Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.")] = None,
+    point: Point = AT[0],
 ) -> None:
     """Show finished runs as one HTML file: who gains, who learned from whom, and how to repeat it."""
     from fedgraft.report.reading import read_all
@@ -164,7 +167,7 @@ def report(
     if text:
         from fedgraft.report.text import show
 
-        show(reading, _console(stderr=False))
+        show(reading, _console(stderr=False), point)
     if out is not None or not text:
         from fedgraft.report.page import write
 
@@ -330,14 +333,14 @@ def _show(done: Any, as_json: bool) -> None:
         typer.echo(f"run directory: {done.directory}")
 
 
-def _show_comparison(done: Any, directory: Path, as_json: bool) -> None:
+def _show_comparison(done: Any, directory: Path, as_json: bool, point: At) -> None:
     """Print what a comparison gave."""
-    from fedgraft.terminal import comparison_table
+    from fedgraft.report.comparison import view
 
     if as_json:
-        typer.echo(json.dumps(done.to_json()))
+        typer.echo(json.dumps(done.to_json(point)))
     else:
-        _console(stderr=False).print(comparison_table(done))
+        _console(stderr=False).print(view(done, point))
         typer.echo(f"comparison directory: {directory}")
 
 

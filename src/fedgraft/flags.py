@@ -6,10 +6,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+import click
 import typer
 from pydantic.fields import FieldInfo
 
-from fedgraft.runs.config import RunConfig, TrainingConfig
+from fedgraft.runs.config import AT, At, RunConfig, TrainingConfig
 
 PANELS = {
     "dataset data_dir clients partition validation normalise augment resize": "Data",
@@ -69,6 +70,12 @@ Set = Annotated[
 ]
 Recipe = Annotated[str | None, typer.Option("--recipe", help="Settings of a paper: fedapa, apple, fedppa, fedgpa.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings; flags override it.")]
+Point = Annotated[
+    At,
+    typer.Option(
+        "--point", click_type=click.Choice(AT), help="Where methods are compared; own: each where its paper measures."
+    ),
+]
 Report = Annotated[bool, typer.Option("--report", help="Also write report.html into the directory.")]
 Track = Annotated[
     list[str] | None, typer.Option("--track", help="Also tell tensorboard or mlflow how it goes.", metavar="TRACKER")

@@ -14,11 +14,12 @@ from rich.console import Console
 
 import fedgraft as fg
 from fedgraft.core.errors import UserError
+from fedgraft.report.comparison import view
 from fedgraft.report.matrices import LEVELS, MISSING, fair_share, pack
-from fedgraft.report.page import points, render, seconds, size, write
+from fedgraft.report.page import render, seconds, size, write
 from fedgraft.report.reading import Finished, Reading, read_all
 from fedgraft.runs.config import configure
-from fedgraft.terminal import comparison_table
+from fedgraft.runs.table import points
 
 
 def data(page: str) -> Any:
@@ -65,8 +66,8 @@ def test_refused_replies_are_in_the_page_and_in_the_table(tmp_path: Path) -> Non
     assert told in page.replace("&#39;", "'")
     assert "local" not in page.partition("Replies that the server refused")[2].partition("</p>")[0]
     console = Console(width=80, file=io.StringIO())
-    console.print(comparison_table(comparison))
-    assert f"replies refused: {len(named)} of fedavg" in console.file.getvalue()  # type: ignore[attr-defined]
+    console.print(view(comparison))
+    assert f"Replies refused: {len(named)} of fedavg" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def made(label: str, seed: int, *, clients: int, rounds: int, observed: dict[str, Any], **settings: Any) -> Finished:

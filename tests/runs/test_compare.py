@@ -75,7 +75,7 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     assert rest.seen == [("fedavg", 1, 2), ("fedapa", 1, 0), ("fedapa", 1, 1), ("fedapa", 1, 2)]
     assert bits(tmp_path / "torn") == bits(tmp_path / "whole")
     for one, two in zip(resumed.rows(), whole.rows(), strict=True):
-        assert (one.method, one.pooled, one.mean, one.gaining) == (two.method, two.pooled, two.mean, two.gaining)
+        assert (one.method, one.pooled, one.mean, one.difference) == (two.method, two.pooled, two.mean, two.difference)
     kept = resumed.runs["fedapa"][0]
     assert kept.observed["A"].shape == (3, 4, 4)
     kept.module(0)  # a finished run that was read back is as good as new

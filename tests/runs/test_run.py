@@ -113,8 +113,8 @@ def test_a_comparison_has_local_and_fedavg_and_the_same_data_for_all(tmp_path: P
     rows = {row.method: row for row in comparison.rows()}
     assert list(rows) == ["local", "fedavg", "fedper", "fedapa:mu=0.3"]
     assert rows["local"].bytes_up == 0
-    assert rows["local"].gaining is None
-    assert 0 <= rows["fedapa:mu=0.3"].gaining <= 8  # type: ignore[operator]
+    assert rows["local"].difference is None
+    assert rows["fedapa:mu=0.3"].difference.pairs == 8  # type: ignore[union-attr]
     first, second = (run.result["label_counts"] for run in comparison.runs["fedper"])
     assert first == comparison.runs["local"][0].result["label_counts"]
     assert first != second, "every seed draws a new partition"

@@ -72,7 +72,7 @@ def _figures(study: Study) -> Iterator[tuple[str, "Figure"]]:
         for seed in sorted(each):
             gains = study.benefit(label, seed)
             if gains is not None:
-                yield f"benefit-{label}-seed{seed}", _benefit(gains)
+                yield f"benefit-{label}-seed{seed}", _benefit([gain or 0.0 for gain in gains])
     for seed in study.seeds:
         if (held := study.any_run(seed).result["label_counts"]) is not None:
             yield f"labels-seed{seed}", _labels(np.array(held))

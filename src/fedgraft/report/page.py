@@ -18,7 +18,7 @@ from fedgraft.report.reading import Finished, Reading, from_memory, gather
 from fedgraft.report.study import Study, studies
 from fedgraft.runs.compare import REFERENCES
 from fedgraft.runs.run import Run
-from fedgraft.runs.table import Spread
+from fedgraft.runs.table import Spread, points
 from fedgraft.version import __version__
 
 MATRIX_BUDGET = 2_500_000
@@ -170,8 +170,8 @@ def _observed(study: Study, each: Observation, budget: int) -> dict[str, Any]:
     }
 
 
-def _percents(values: Iterable[float]) -> list[float]:
-    return [round(100 * value, 2) for value in values]
+def _percents(values: Iterable[float | None]) -> list[float | None]:
+    return [None if value is None else round(100 * value, 6) for value in values]
 
 
 def plain(value: Any) -> str:
@@ -182,12 +182,6 @@ def plain(value: Any) -> str:
 def percent(spread: Spread) -> str:
     """A fraction over seeds, in percent."""
     return f"{100 * spread.mean:.1f}" + ("" if spread.deviation is None else f" ± {100 * spread.deviation:.1f}")
-
-
-def points(value: float) -> str:
-    """Write a difference of fractions in percentage points, with its sign."""
-    rounded = round(100 * value, 1)
-    return f"{rounded:+.1f}".replace("-", "\N{MINUS SIGN}") if rounded else "0.0"
 
 
 def size(count: float) -> str:

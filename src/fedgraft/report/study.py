@@ -1,15 +1,29 @@
 """Group runs that may be compared, and work out what the pictures show."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from fedgraft.core.evaluation import Point
 from fedgraft.report.reading import Finished
 from fedgraft.runs.compare import REFERENCES
-from fedgraft.runs.config import MACHINE, RunConfig
-from fedgraft.runs.table import Row, Spread, benefits, last_accuracies, rows
+from fedgraft.runs.config import AT, MACHINE, At, RunConfig
+from fedgraft.runs.table import (
+    Pair,
+    Row,
+    Spread,
+    benefits,
+    differences,
+    last_accuracies,
+    measured,
+    names,
+    pairs,
+    rows,
+    stale,
+)
+from fedgraft.statistics import Difference, Interval, between_shares, net_samples, wilson
 
 MIB = 1024 * 1024
 _NOT_THE_SETTING = MACHINE | {"method", "params", "seed", "evaluate_every", "global_test"}
@@ -22,12 +36,33 @@ class Value(NamedTuple):
     spread: Spread
 
 
+class Gain(NamedTuple):
+    """What a client gains over training alone, how sure that is, and how many of its test samples make it up."""
+
+    value: float
+    interval: Interval | None
+    net: int | None
+    samples: int | None
+
+    @classmethod
+    def of(cls, accuracy: float | None, alone: float | None, samples: int | None) -> "Gain | None":
+        if accuracy is None or alone is None:
+            return None
+        value = accuracy - alone
+        if not samples:
+            return cls(value, None, None, None)
+        return cls(value, between_shares(accuracy, alone, samples), net_samples(value, samples), samples)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What a method does to the clients, against training alone; over all seeds, in fractions."""
 
     label: str
+    point: Point
     gains: tuple[float, ...]
+    """A client that has the same data in all seeds counts once."""
+    difference: Difference
 
     @property
     def better(self) -> int:
@@ -43,7 +78,18 @@ class Verdict:
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.gains)
+        return self.difference.mean
+
+    @property
+    def answer(self) -> str:
+        """Whether federation helped, in a few words."""
+        if self.difference.too_few:
+            return "Too few clients differ to tell."
+        if not self.difference.more_than_noise:
+            return "Not more than chance."
+        if self.difference.mean < 0:
+            return "No, clients lose."
+        return "Yes, most clients." if self.difference.most_gain else "Yes, some clients."
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,28 +116,66 @@ class Study:
         """Some run with this seed: what does not depend on the method can be read from it."""
         return next(each[seed] for each in self.runs.values() if seed in each)
 
-    def rows(self) -> list[Row]:
+    @property
+    def results(self) -> dict[str, list[Mapping[str, Any]]]:
+        """The results of each method, seed by seed."""
+        return {label: [each[seed].result for seed in sorted(each)] for label, each in self.runs.items()}
+
+    def names(self, seed: int) -> list[str]:
+        """The clients by name."""
+        return names(self.any_run(seed).result)
+
+    def rows(self, at: At = AT[0]) -> list[Row]:
         """The table of methods, as a comparison has it."""
-        return rows({label: [each[seed].result for seed in sorted(each)] for label, each in self.runs.items()})
+        return rows(self.results, at)
 
-    def accuracies(self, label: str, seed: int) -> list[float]:
-        """Every client's last accuracy at the method's own point."""
+    def pairs(self, at: At = AT[0], *, with_best: bool = False) -> list[Pair]:
+        """Every two methods against each other, client by client."""
+        return pairs(self.results, at, with_best=with_best)
+
+    def accuracies(self, label: str, seed: int, at: At = AT[0]) -> list[float | None]:
+        """Every client's last accuracy; none of one that never was tested."""
         result = self.runs[label][seed].result
-        return last_accuracies(result, result["headline"])
+        return last_accuracies(result, measured(result, at))
 
-    def benefit(self, label: str, seed: int) -> list[float] | None:
+    def intervals(self, label: str, seed: int, at: At = AT[0]) -> list[Interval | None]:
+        """How sure every client's accuracy is, where it is known of how many test samples it is."""
+        counts = self._test_samples(label, seed)
+        return [
+            None if accuracy is None or count is None else wilson(accuracy, count)
+            for accuracy, count in zip(self.accuracies(label, seed, at), counts, strict=True)
+        ]
+
+    def stale(self, label: str, seed: int, at: At = AT[0]) -> dict[int, int]:
+        """Clients whose last accuracy is that of an earlier round than the others', and which."""
+        result = self.runs[label][seed].result
+        return stale(result, measured(result, at))
+
+    def benefit(self, label: str, seed: int, at: At = AT[0]) -> list[float | None] | None:
         """What each client gains over training alone, where there is a run of Local to compare with."""
         alone = self.runs.get("local", {}).get(seed)
-        return None if alone is None or label == "local" else benefits(self.runs[label][seed].result, alone.result)
+        return None if alone is None or label == "local" else benefits(self.runs[label][seed].result, alone.result, at)
 
-    def verdicts(self) -> list[Verdict]:
+    def gains(self, label: str, seed: int, at: At = AT[0]) -> list[Gain | None] | None:
+        """The same with what is known of how sure each gain is."""
+        if self.benefit(label, seed, at) is None:
+            return None
+        ours, alone = self.accuracies(label, seed, at), self.accuracies("local", seed, at)
+        counts = self._test_samples(label, seed)
+        return [Gain.of(*each) for each in zip(ours, alone, counts, strict=True)]
+
+    def verdicts(self, at: At = AT[0]) -> list[Verdict]:
         """Whom each method helps; the method that helps most first."""
-        found = []
-        for label, each in self.runs.items():
-            known = [gains for seed in sorted(each) if (gains := self.benefit(label, seed)) is not None]
-            if known:
-                found.append(Verdict(label, tuple(gain for gains in known for gain in gains)))
+        results, found = self.results, []
+        for row in self.rows(at):
+            if row.difference is not None:
+                gains = tuple(chain(*differences(results[row.method], results["local"], at)))
+                found.append(Verdict(row.method, row.point, gains, row.difference))
         return sorted(found, key=lambda verdict: -verdict.mean)
+
+    def _test_samples(self, label: str, seed: int) -> list[int | None]:
+        """How many test samples each client has; runs of an older version do not say."""
+        return list(self.runs[label][seed].result.get("test_samples") or [None] * self.clients)
 
     def curve(self, label: str, point: Point, figure: str) -> list[Value]:
         """Accuracy after each round in which all seeds were evaluated."""

@@ -15,10 +15,10 @@ from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
 from fedgraft.runs import directory, results, setting
-from fedgraft.runs.config import MACHINE, RunConfig, configure, read
+from fedgraft.runs.config import AT, MACHINE, At, RunConfig, configure, read
 from fedgraft.runs.run import Run, Watcher, finished, go_on, plan, start
 from fedgraft.runs.setting import Model
-from fedgraft.runs.table import Row, Spread, rows
+from fedgraft.runs.table import Pair, Row, pairs, plain, rows
 
 REFERENCES = ("local", "fedavg")
 AGENDA = "agenda.toml"
@@ -36,9 +36,24 @@ class Comparison:
     def clients(self) -> int:
         return next(runs[0].spec.clients for runs in self.runs.values())
 
-    def rows(self) -> list[Row]:
-        """The table: references first, then the methods in the order asked for."""
-        return rows({name: [run.result for run in runs] for name, runs in self.runs.items()})
+    @property
+    def results(self) -> dict[str, list[dict[str, Any]]]:
+        """The results of each method, seed by seed."""
+        return {name: [run.result for run in runs] for name, runs in self.runs.items()}
+
+    def rows(self, at: At = AT[0]) -> list[Row]:
+        """The table: references first, then the methods in the order asked for.
+
+        ``at`` is where they are compared: as ``trained``, as ``received``, or each at its ``own`` paper's point.
+        """
+        return rows(self.results, at)
+
+    def pairs(self, at: At = AT[0], *, with_best: bool = False) -> list[Pair]:
+        """Every two methods against each other, client by client, and whether the difference is more than noise.
+
+        With many methods there are very many pairs: ``with_best`` takes those with Local and with the best one only.
+        """
+        return pairs(self.results, at, with_best=with_best)
 
     def report(self, path: str | Path) -> Path:
         """Write the whole comparison into one HTML file."""
@@ -46,16 +61,12 @@ class Comparison:
 
         return report_runs([run for runs in self.runs.values() for run in runs], Path(path))
 
-    def to_json(self) -> dict[str, Any]:
-        def plain(value: Any) -> Any:
-            if isinstance(value, Spread):
-                return value._asdict()
-            if isinstance(value, dict):
-                return {key: plain(inner) for key, inner in value.items()}
-            return value
-
-        rows = [{name: plain(value) for name, value in vars(row).items()} for row in self.rows()]
-        return {"seeds": list(self.seeds), "config": self.config.model_dump(), "rows": rows}
+    def to_json(self, at: At = AT[0]) -> dict[str, Any]:
+        """The table and the pairs, for programs."""
+        rows = [plain(vars(row)) for row in self.rows(at)]
+        pairs = [plain(pair) | {"more_than_noise": pair.difference.more_than_noise} for pair in self.pairs(at)]
+        config = self.config.model_dump()
+        return {"seeds": list(self.seeds), "config": config, "compared_at": at, "rows": rows, "pairs": pairs}
 
 
 def contestants(chosen: Iterable[str | Method]) -> dict[str, Method]:

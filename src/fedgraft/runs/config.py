@@ -14,6 +14,11 @@ from fedgraft.core import averaging, toml
 from fedgraft.core.errors import UserError
 from fedgraft.papers import recipe
 
+At = Literal["trained", "received", "own"]
+AT: tuple[At, ...] = ("trained", "received", "own")
+"""Where methods are compared: all at one point, or each at its own, where its paper measures. The first is the usual
+one: what a client has in hand when a run is over is the model that its last training left."""
+
 
 class Settings(BaseModel):
     """Settings: none but those that there are, none changed, no number that is none."""

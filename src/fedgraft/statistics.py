@@ -1,0 +1,215 @@
+"""Whether a difference is more than noise.
+
+Values come in groups: a group for each seed, in it a value for each client. Two methods are compared by the clients
+that they have in common, so what is looked at is differences of pairs. Clients of one seed share a partition, a start
+and a server: if seeds differ more than their clients do, the clients count for less (:func:`design_effect`).
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from fedgraft.core import streams
+
+CONFIDENCE = 0.95
+SIGNIFICANT = 0.05
+RESAMPLES = 2000
+EXACT_PAIRS = 100
+"""Up to so many pairs that differ, the signed ranks' distribution is worked out; beyond, it is normal."""
+
+Group = Sequence[float] | NDArray[np.float64]
+Groups = Sequence[Group]
+
+
+class Interval(NamedTuple):
+    """From where to where, at a confidence of 95 %."""
+
+    low: float
+    high: float
+
+
+class Difference(NamedTuple):
+    """Paired differences: their mean, how sure it is, and who is better and worse off."""
+
+    mean: float
+    interval: Interval
+    p: float
+    corrected: float
+    """The p value, corrected for the number of differences that were looked at together."""
+    better: int
+    worse: int
+    same: int
+    seeds: int
+    effective: float
+    """As how many independent pairs these count."""
+
+    @property
+    def pairs(self) -> int:
+        return self.better + self.worse + self.same
+
+    @property
+    def improvement(self) -> float:
+        """The probability that a client is better off; a tie is half a chance."""
+        return (self.better + self.same / 2) / self.pairs
+
+    @property
+    def more_than_noise(self) -> bool:
+        """Whether the corrected test and the interval both say so."""
+        return self.corrected < SIGNIFICANT and not self.interval.low <= 0 <= self.interval.high
+
+    @property
+    def too_few(self) -> bool:
+        """Whether so few pairs differ that no test could tell, even if all of them said the same."""
+        return _smallest_p(self.better + self.worse) >= SIGNIFICANT
+
+    @property
+    def most_gain(self) -> bool:
+        """Whether more than half are better off, by more than chance."""
+        return (
+            self.more_than_noise and 2 * self.better > self.pairs and sign_test(self.better, self.worse) < SIGNIFICANT
+        )
+
+
+def paired(groups: Groups) -> Difference | None:
+    """Look at the paired differences of each seed; there is nothing to say if there are none."""
+    there = [np.asarray(group, dtype=np.float64) for group in groups if len(group)]
+    if not there:
+        return None
+    values = np.concatenate(there)
+    deflation = design_effect(there)
+    p = deflated(signed_rank(values), deflation, len(values))
+    return Difference(
+        mean=float(np.mean([group.mean() for group in there])),
+        interval=bootstrap(there),
+        p=p,
+        corrected=p,
+        better=int((values > 0).sum()),
+        worse=int((values < 0).sum()),
+        same=int((values == 0).sum()),
+        seeds=len(there),
+        effective=len(values) / deflation,
+    )
+
+
+def together(differences: Sequence[Difference]) -> list[Difference]:
+    """Correct the p values of differences that are looked at together."""
+    return [
+        difference._replace(corrected=p)
+        for difference, p in zip(differences, holm([difference.p for difference in differences]), strict=True)
+    ]
+
+
+def bootstrap(groups: Groups) -> Interval:
+    """The percentile interval of the mean: seeds are drawn with replacement, and in each of them its clients.
+
+    The mean is that of the seeds' means. The draws are the same every time.
+    """
+    rng = streams.generator(0, "bootstrap", len(groups), sum(map(len, groups)))
+    seeds = rng.integers(len(groups), size=(RESAMPLES, len(groups)))
+    means = np.empty(seeds.shape)
+    for seed, group in enumerate(groups):
+        drawn = seeds == seed
+        clients = rng.integers(len(group), size=(int(drawn.sum()), len(group)))
+        means[drawn] = np.asarray(group, dtype=np.float64)[clients].mean(axis=1)
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(means.mean(axis=1), (tail, 100 - tail))
+    return Interval(float(low), float(high))
+
+
+def signed_rank(differences: Group) -> float:
+    """The two-sided p value of Wilcoxon's signed-rank test.
+
+    Zeros take part in the ranking and then drop out (Pratt), ties share their ranks. For few pairs the distribution
+    over all signs is worked out with these very ranks, so that ties cost no accuracy.
+    """
+    values = np.asarray(differences, dtype=np.float64).round(12)  # 0.7 - 0.6 and 0.6 - 0.5 are a tie
+    ranks = stats.rankdata(np.abs(values))[values != 0]
+    signs = np.sign(values[values != 0])
+    if not len(ranks):
+        return 1.0
+    if len(ranks) > EXACT_PAIRS:
+        z = abs(float(ranks @ signs)) / math.sqrt(float(ranks @ ranks))
+        return float(2 * stats.norm.sf(z))
+    doubled = (2 * ranks).round().astype(int)  # shared ranks are halves
+    chances = np.ones(1)
+    for rank in doubled:
+        chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
+    distance = np.abs(2 * np.arange(len(chances)) - (len(chances) - 1))  # of the sum of signed ranks, from none
+    seen = abs(int(doubled @ signs.astype(int)))
+    return float(min(1.0, chances[distance >= seen].sum()))
+
+
+def sign_test(better: int, worse: int) -> float:
+    """The two-sided p value of so many better and worse, if each were a coin's throw."""
+    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's correction for looking at several p values."""
+    order = sorted(range(len(ps)), key=lambda place: ps[place])
+    stepped = accumulate((min(1.0, (len(ps) - step) * ps[place]) for step, place in enumerate(order)), max)
+    corrected = dict(zip(order, stepped, strict=True))
+    return [corrected[place] for place in range(len(ps))]
+
+
+def design_effect(groups: Groups) -> float:
+    """By how much clients of one seed count less than independent ones: 1 if seeds differ no more than clients do.
+
+    It is 1 + (n - 1) r, where r is the intraclass correlation of clients within seeds, from the analysis of variance.
+    """
+    sizes = np.array([len(group) for group in groups])
+    total, seeds = int(sizes.sum()), len(groups)
+    if seeds < 2 or total <= seeds:
+        return 1.0
+    means = np.array([np.mean(group) for group in groups])
+    between = float(sizes @ (means - means @ sizes / total) ** 2) / (seeds - 1)
+    within = sum(float(np.var(group) * len(group)) for group in groups) / (total - seeds)
+    size = (total - float(sizes @ sizes) / total) / (seeds - 1)
+    if between <= within:
+        return 1.0
+    return 1 + (size - 1) * (between - within) / (between + (size - 1) * within)
+
+
+def deflated(p: float, by: float, pairs: float) -> float:
+    """The p value of a test of so many pairs that count ``by`` times less than it took them for.
+
+    By how much they do is itself a guess from a few seeds; Student's tails make allowance for that.
+    """
+    if by == 1 or not 0 < p < 1:
+        return p
+    return float(2 * stats.t.sf(stats.norm.isf(p / 2) / math.sqrt(by), max(1.0, pairs / by - 1)))
+
+
+def wilson(share: float, samples: int) -> Interval:
+    """How sure a share of so many samples is: Wilson's score interval."""
+    if not samples:
+        return Interval(0.0, 1.0)
+    found = stats.binomtest(round(share * samples), samples).proportion_ci(CONFIDENCE, method="wilson")
+    return Interval(float(found.low), float(found.high))
+
+
+def between_shares(one: float, other: float, samples: int) -> Interval:
+    """How sure the difference of two shares of the same samples is: Newcombe's interval from Wilson's.
+
+    It takes the shares for independent. On the same samples they agree more than that, so it is rather too wide.
+    """
+    (low, high), (other_low, other_high) = wilson(one, samples), wilson(other, samples)
+    difference = one - other
+    return Interval(
+        difference - math.hypot(one - low, other_high - other), difference + math.hypot(high - one, other - other_low)
+    )
+
+
+def net_samples(difference: float, samples: int) -> int:
+    """How many of the samples make up a difference of two shares: +14.3 points of 14 samples are 2."""
+    return round(difference * samples)
+
+
+def _smallest_p(pairs: int) -> float:
+    """What the signed ranks give at best."""
+    return 2.0 ** (1 - pairs) if pairs else 1.0

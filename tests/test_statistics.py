@@ -1,0 +1,201 @@
+"""Statistics against numbers worked out by hand, and against scipy where it has the same."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedgraft import statistics
+from fedgraft.statistics import (
+    between_shares,
+    bootstrap,
+    deflated,
+    design_effect,
+    holm,
+    net_samples,
+    paired,
+    sign_test,
+    signed_rank,
+    together,
+    wilson,
+)
+
+
+def drawn(seed: int, count: int, shift: float = 0.0) -> list[float]:
+    return (shift + np.random.default_rng(seed).standard_normal(count)).tolist()
+
+
+def test_all_signs_alike_have_one_chance_in_so_many() -> None:
+    assert signed_rank([1, 2, 3]) == 2 / 2**3
+    assert signed_rank([1, 1, 1, 1, 1]) == 2 / 2**5, "ties change nothing where all signs are alike"
+    # 0.1 twice, whatever floating point makes of it: ranks 1.5, 1.5, 3, and a sum of 0 that all 8 reach
+    assert signed_rank([0.7 - 0.6, 0.6 - 0.5, -0.3]) == 1
+    assert signed_rank([0, 0, 0]) == 1
+    assert signed_rank([]) == 1
+
+
+def test_zeros_take_ranks_and_drop_out() -> None:
+    # Of 0, 0, 1, -2, 3 the ranks of those that differ are 3, 4, 5. Their signed sum is 4; of the 8 sums (12, 6, 4, 2
+    # and their negatives) 6 are as far from zero as 4.
+    assert signed_rank([0, 0, 1, -2, 3]) == 6 / 8
+    # Without the zeros, the ranks are 1, 2, 3, the sum is 2, and the sums are 6, 4, 2, 0 and 0, -2, -4, -6.
+    assert signed_rank([1, -2, 3]) == 6 / 8
+
+
+@pytest.mark.parametrize("count", [4, 9, 30, 50])
+def test_signed_ranks_are_scipys_where_nothing_is_tied(count: int) -> None:
+    values = drawn(count, count, 0.2)
+    assert signed_rank(values) == pytest.approx(stats.wilcoxon(values, method="exact").pvalue)
+
+
+def test_signed_ranks_with_ties_are_those_of_all_signs() -> None:
+    values = np.array([0.1, 0.1, 0.2, -0.1, 0.2, 0.3, -0.2, 0.1, 0.0])
+    every = stats.wilcoxon(values, zero_method="pratt", method=stats.PermutationMethod(n_resamples=10_000))
+    assert signed_rank(values) == pytest.approx(every.pvalue)
+
+
+def test_many_pairs_are_normal_as_in_scipy() -> None:
+    values = np.round(drawn(0, 400, 0.1), 1)
+    assert signed_rank(values) == pytest.approx(
+        stats.wilcoxon(values, zero_method="pratt", method="asymptotic").pvalue, rel=1e-6
+    )
+
+
+def test_the_exact_and_the_normal_distribution_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = drawn(3, 90, 0.15)
+    exact = signed_rank(values)
+    monkeypatch.setattr(statistics, "EXACT_PAIRS", 0)
+    assert signed_rank(values) == pytest.approx(exact, rel=0.03)
+
+
+def test_holms_steps() -> None:
+    # 0.01 x 3, 0.02 x 2, 0.03 x 1, and none below the one before it
+    assert holm([0.03, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_holm_corrects_upwards_and_keeps_the_order(ps: list[float]) -> None:
+    corrected = holm(ps)
+    assert all(before <= after <= min(1, len(ps) * before) for before, after in zip(ps, corrected, strict=True))
+    assert [after for _, after in sorted(zip(ps, corrected, strict=True))] == sorted(corrected)
+
+
+def test_the_interval_of_one_seed_is_that_of_scipys_bootstrap() -> None:
+    values = drawn(1, 40, 0.5)
+    theirs = stats.bootstrap(
+        (np.array(values),), np.mean, method="percentile", n_resamples=20_000, rng=np.random.default_rng(0)
+    ).confidence_interval
+    assert bootstrap([values]) == pytest.approx((theirs.low, theirs.high), abs=0.03)
+    assert bootstrap([values]) == bootstrap([values]), "the same draws every time"
+
+
+def test_the_interval_knows_that_seeds_differ() -> None:
+    clients = [0.0, 0.1, -0.1, 0.05, -0.05] * 4
+    alike, apart = ([[value + shift * far for value in clients] for shift in (-1, 0, 1)] for far in (0.0, 1.0))
+    narrow, wide = bootstrap(alike), bootstrap(apart)
+    assert narrow.high - narrow.low < 0.08
+    assert wide.low < -0.6
+    assert wide.high > 0.6, "the mean of three seeds at -1, 0 and 1"
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    """Eight seeds of twelve clients with a deviation of one within and a half between: 95 % nominal."""
+    rng = np.random.default_rng(7)
+    held = 0
+    for _ in range(200):
+        groups = [(rng.normal(0, 0.5) + rng.standard_normal(12)).tolist() for _ in range(8)]
+        low, high = bootstrap(groups)
+        held += low <= 0 <= high
+    assert 0.88 <= held / 200 <= 0.995
+
+
+def test_pairs_count_less_where_seeds_differ() -> None:
+    # Two seeds of two: means 1 and 5 around 3. Between: 2 (4 + 4) / 1 = 16; within: (2 + 2) / 2 = 2; r = 14 / 18.
+    assert design_effect([[0, 2], [4, 6]]) == pytest.approx(1 + 14 / 18)
+    assert design_effect([[0, 4], [1, 5]]) == 1, "the seeds differ less than their clients"
+    assert design_effect([[0, 2, 7]]) == 1
+    assert design_effect([[1], [2], [9]]) == 1, "one client in each seed is independent"
+    assert design_effect([[0, 0, 0], [1, 1, 1]]) == 3, "three clients that always agree are one"
+    found = paired([[0, 2], [4, 6]])
+    assert found is not None
+    assert found.effective == pytest.approx(4 / (1 + 14 / 18))
+
+
+def test_a_deflated_p_is_that_of_a_smaller_z() -> None:
+    assert deflated(0.0455, 4, 20) == pytest.approx(2 * stats.t.sf(1, 4), abs=1e-3)  # z of 2 becomes 1
+    assert deflated(0.03, 1, 20) == 0.03
+    assert deflated(1.0, 3, 20) == 1
+
+
+def test_noise_is_rarely_called_more_than_noise() -> None:
+    """Three seeds of sixteen clients, no difference between the methods; seeds that differ as much as they like."""
+    rng = np.random.default_rng(11)
+    called, naive = {0.0: 0, 0.6: 0}, 0
+    for apart in called:
+        for _ in range(200):
+            groups = [(rng.normal(0, apart) + rng.standard_normal(16)).tolist() for _ in range(3)]
+            found = paired(groups)
+            assert found is not None
+            called[apart] += found.more_than_noise
+            naive += bool(apart) and signed_rank(list(chain(*groups))) < 0.05
+    assert called[0.0] / 200 <= 0.06
+    assert called[0.6] / 200 <= 0.18, "three seeds cannot tell well how much seeds differ"
+    assert naive / 200 > 0.35, "as if all clients were independent"
+
+
+def test_a_difference_by_hand() -> None:
+    found = paired([[0.1, 0.3, 0.0], [0.2, -0.1, 0.1]])
+    assert found is not None
+    assert found.mean == pytest.approx((0.4 / 3 + 0.2 / 3) / 2)
+    assert (found.better, found.worse, found.same, found.pairs, found.seeds) == (4, 1, 1, 6, 2)
+    assert found.improvement == pytest.approx(4.5 / 6)
+    assert found.too_few, "of five pairs that differ, no test can say more than p = 0.0625"
+    assert not found.more_than_noise
+    assert paired([]) is None
+    assert paired([[], []]) is None
+
+
+def test_most_gain_only_if_it_is_more_than_chance() -> None:
+    clear = paired([[0.1 + 0.01 * client for client in range(10)]])
+    assert clear is not None
+    assert (clear.more_than_noise, clear.most_gain, clear.too_few) == (True, True, False)
+    few_gain_much = paired([[0.5] * 8 + [0.0] * 12])
+    assert few_gain_much is not None
+    assert (few_gain_much.more_than_noise, few_gain_much.most_gain) == (True, False)
+    luck = paired([[0.1, 0.1, 0.1, 0.1, 0.1, 0.1, -0.1, -0.1, -0.1, -0.1]])
+    assert luck is not None
+    assert (2 * luck.better > luck.pairs, luck.most_gain) == (True, False)
+    assert sign_test(8, 0) == 2 / 2**8
+    assert sign_test(0, 0) == 1
+
+
+def test_several_differences_are_corrected_together() -> None:
+    one, two = paired([drawn(0, 12, 0.9)]), paired([drawn(1, 12)])
+    assert one is not None
+    assert two is not None
+    assert [each.corrected for each in together([one, two])] == pytest.approx(holm([one.p, two.p]))
+    assert together([one])[0].corrected == one.p
+
+
+def test_how_sure_a_share_of_few_samples_is() -> None:
+    # 2 of 14, z = 1.95996: (2 + z^2 / 2) / (14 + z^2), more or less z sqrt(2 * 12 / 14 + z^2 / 4) / (14 + z^2)
+    assert wilson(2 / 14, 14) == pytest.approx((0.0401, 0.3994), abs=1e-4)
+    assert wilson(1.0, 10).high == 1
+    assert wilson(0.5, 0) == (0, 1)
+    assert net_samples(0.1429, 14) == 2
+    assert net_samples(-0.1, 10) == -1
+
+
+def test_how_sure_a_clients_difference_is() -> None:
+    # Newcombe (1998), his method 10: 56/70 against 48/80, here with the same number of samples for both
+    low, high = between_shares(0.8, 0.6, 70)
+    (one_low, one_high), (two_low, two_high) = wilson(0.8, 70), wilson(0.6, 70)
+    assert low == pytest.approx(0.2 - ((0.8 - one_low) ** 2 + (two_high - 0.6) ** 2) ** 0.5)
+    assert high == pytest.approx(0.2 + ((one_high - 0.8) ** 2 + (0.6 - two_low) ** 2) ** 0.5)
+    assert low > 0
+    assert between_shares(10 / 14, 8 / 14, 14).low < 0, "2 of 14 images can be chance"
