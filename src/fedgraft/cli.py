@@ -125,7 +125,7 @@ def compare(
         watchers = [*_trackers(track, stack), display]
         done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers)
     if report:
-        typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
+        typer.echo(f"report: {done.report(directory / 'report.html', point)}", err=as_json)
     _show_comparison(done, directory, as_json, point)
 
 
@@ -171,11 +171,11 @@ def report(
     if out is not None or not text:
         from fedgraft.report.page import write
 
-        typer.echo(f"report: {write(reading, out or Path('report.html'))}")
+        typer.echo(f"report: {write(reading, out or Path('report.html'), point)}")
     if plots is not None:
         from fedgraft.report import figures
 
-        typer.echo(f"figures: {len(figures.write(reading, plots))} files in {plots}")
+        typer.echo(f"figures: {len(figures.write(reading, plots, point))} files in {plots}")
 
 
 @app.command()
