@@ -127,7 +127,7 @@ def compare(
         watchers = [*_trackers(track, stack), display]
         done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers)
     if report:
-        typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
+        typer.echo(f"report: {done.report(directory / 'report.html', point)}", err=as_json)
     _show_comparison(done, directory, as_json, point)
 
 
@@ -173,11 +173,11 @@ def report(
     if out is not None or not text:
         from fedgraft.report.page import write
 
-        typer.echo(f"report: {write(reading, out or Path('report.html'))}")
+        typer.echo(f"report: {write(reading, out or Path('report.html'), point)}")
     if plots is not None:
         from fedgraft.report import figures
 
-        typer.echo(f"figures: {len(figures.write(reading, plots))} files in {plots}")
+        typer.echo(f"figures: {len(figures.write(reading, plots, point))} files in {plots}")
 
 
 @app.command()
@@ -220,8 +220,13 @@ def methods(
     where = f"at `{this['headline']}`" + ("" if this["reconstruction"] else ", as in its paper")
     averages = this["averages"] or "nothing; --averaging does not apply"
     console.print(
-        f"\nsends     {this['sends']}\naverages  {averages}\nmeasured  {where}", highlight=False, markup=False
+        f"
+sends     {this['sends']}
+averages  {averages}
+measured  {where}", highlight=False, markup=False
     )
+    for shown, meaning in this["shows"].items():
+        console.print(f"shows     {shown}: {meaning}", highlight=False, markup=False)
     if this["parameters"]:
         columns = {"name": "parameter", "default": "default", "range": "range", "doc": "meaning"}
         console.print(facts_table(this["parameters"], columns))

@@ -187,3 +187,11 @@ def test_names_and_parameters_are_checked_in_sentences() -> None:
         make("fedapa", sign="up")
     with pytest.raises(UserError, match="clip is true or false"):
         make("fedapa", clip=1.5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_whatever_a_method_lets_people_see_is_explained(name: str) -> None:
+    method, fed = make(name), blobs()
+    done, *_ = simulate(method, fed, (fleet if name in FLEETS else specification)(fed, rounds=2))
+    assert set(method.shows) == set(done[-1].observed)
+    assert all(len(meaning) > 20 for meaning in method.shows.values())

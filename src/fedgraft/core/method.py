@@ -114,6 +114,8 @@ class Method:
     headline: ClassVar[str] = "received"
     reconstruction: ClassVar[bool] = False
     independent_start: ClassVar[bool] = False
+    shows: ClassVar[Mapping[str, str]] = {}
+    """What each name in ``observe`` and ``traits`` means, for whoever looks at the picture."""
 
     def __post_init__(self) -> None:
         for parameter in dataclasses.fields(self):

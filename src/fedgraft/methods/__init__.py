@@ -113,6 +113,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
         "averages": method.averages,
         "headline": method.headline,
         "reconstruction": method.reconstruction,
+        "shows": dict(method.shows),
         "parameters": [
             {"name": p.name, "default": p.default, "range": _range(p.metadata), "doc": p.metadata.get("doc", "")}
             for p in fields(method)

@@ -55,11 +55,11 @@ class Comparison:
         """
         return pairs(self.results, at, with_best=with_best)
 
-    def report(self, path: str | Path) -> Path:
-        """Write the whole comparison into one HTML file."""
+    def report(self, path: str | Path, at: At = AT[0]) -> Path:
+        """Write the whole comparison into one HTML file; ``at`` is where it compares the methods at first."""
         from fedgraft.report.page import report_runs
 
-        return report_runs([run for runs in self.runs.values() for run in runs], Path(path))
+        return report_runs([run for runs in self.runs.values() for run in runs], Path(path), at)
 
     def to_json(self, at: At = AT[0]) -> dict[str, Any]:
         """The table and the pairs, for programs."""

@@ -302,6 +302,7 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
         "params": run.method.parameters(),
         "reconstruction": run.method.reconstruction,
         "headline": run.method.headline,
+        "shows": dict(run.method.shows),
         "dataset": config.dataset,
         "partition": config.partition,
         "clients": config.clients,

@@ -228,10 +228,12 @@ def worst_tenth(accuracies: Sequence[float]) -> float:
 def _last_tests(result: Result, point: Point) -> list[tuple[int, float] | None]:
     """The round in which each client was last tested, and its accuracy then."""
     found: list[tuple[int, float] | None] = [None] * result["clients"]
-    for record in result["rounds"]:
+    for record in reversed(result["rounds"]):
         for client, accuracy in enumerate(record.get(point, {}).get("per_client", ())):
-            if accuracy is not None:
+            if found[client] is None and accuracy is not None:
                 found[client] = record["round"], accuracy
+        if None not in found:
+            break
     return found
 
 
