@@ -1,5 +1,8 @@
 """What holds for every registered method: a new one is covered the day it is registered."""
 
+import pkgutil
+import subprocess
+import sys
 from dataclasses import fields
 from typing import Any
 
@@ -9,6 +12,8 @@ import torch
 from conftest import CLASSES, blobs, fleet, simulate, specification
 from torch import Tensor
 
+import fedgraft
+from fedgraft import methods
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation, Site, own_data
@@ -187,3 +192,20 @@ def test_names_and_parameters_are_checked_in_sentences() -> None:
         make("fedapa", sign="up")
     with pytest.raises(UserError, match="clip is true or false"):
         make("fedapa", clip=1.5)
+
+
+def test_every_file_is_registered_once_under_the_name_that_its_class_has() -> None:
+    files = {f"{methods.__name__}.{module.name}" for module in pkgutil.iter_modules(methods.__path__)}
+    assert {method.__module__ for method in METHODS.values()} == files
+    for name, method in METHODS.items():
+        assert method.name == name
+        assert getattr(fedgraft, method.__name__) is method
+
+
+def test_names_are_known_before_torch_is_imported() -> None:
+    asked = (
+        "import sys, fedgraft.methods as m; assert 'fedapa' in m.METHODS and 'fedapaa' not in m.METHODS; "
+        "print('torch' in sys.modules, m.METHODS['fedapa'].name, 'torch' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["False", "fedapa", "True"]
