@@ -13,7 +13,8 @@ from torch import nn
 from fedgraft import kernels, models
 from fedgraft.core.errors import UserError
 from fedgraft.core.model import Architecture
-from fedgraft.data.federation import Array, Federation, federate
+from fedgraft.data.datasets.formats import Array
+from fedgraft.data.federation import Federation, federate
 from fedgraft.runs.config import RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
