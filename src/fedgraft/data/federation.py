@@ -21,8 +21,6 @@ from fedgraft.data.partition import Partition, Scheme, parse
 Normalisation = Literal["half", "standard"]
 OWN = "own"
 """The partition of data that was never split: it lies at its sites."""
-CLIENTS, SCHEME = 10, "dirichlet:0.1"
-"""Over how many clients a dataset is split, and how, unless told."""
 LONGEST_NAME = 100
 UNUSED = (
     "{} has validation samples (x_val), which a split over clients does not use: `validation` puts a share of each "
@@ -275,11 +273,11 @@ def _drawn(source: Dataset, clients: int | None, partition: str | Scheme | Parti
     if clients is not None and clients > available:
         raise UserError(f"{source.name} has {available} samples, too few for {clients} clients")
     if partition is None:
-        partition = SCHEME
+        partition = "dirichlet:0.1"
     if isinstance(partition, str):
         partition = Partition.load(partition) if partition.endswith(".json") else parse(partition)
     if not isinstance(partition, Partition):
-        return partition.split(source.y_train, source.y_test, CLIENTS if clients is None else clients, seed)
+        return partition.split(source.y_train, source.y_test, 10 if clients is None else clients, seed)
     if clients is not None and len(partition.train) != clients:
         raise UserError(f"the partition is for {len(partition.train)} clients, not {clients}")
     return partition

@@ -109,8 +109,14 @@ def make(name: str, /, **parameters: Any) -> "Method":
 
 def parse(text: str) -> "Method":
     """Make a method from its name, with settings behind a colon if wanted: ``fedapa:mu=0.3,clip=false``."""
+    name, parameters = split(text)
+    return make(name, **parameters)
+
+
+def split(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of a method and its settings."""
     name, _, rest = text.partition(":")
-    return make(name.strip(), **assignments(filter(None, rest.split(","))))
+    return name.strip(), assignments(filter(None, rest.split(",")))
 
 
 def assignments(pairs: Iterable[str]) -> dict[str, Any]:

@@ -97,6 +97,7 @@ class Described:
     charter: Charter
     samples: tuple[int, ...]
     partition: str = OWN
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
