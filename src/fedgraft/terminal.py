@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -61,7 +62,8 @@ class Display:
         for point, summary in this.test.items():
             figures += f" {point} {100 * summary.pooled:.1f}%"
         for refusal in this.refused:
-            self.console.print(f"[yellow]refused:[/] client {refusal.client}: {refusal.reason}", highlight=False)
+            name = escape(run.spec.called(refusal.client))
+            self.console.print(f"[yellow]refused:[/] {name}: {refusal.reason}", highlight=False)
         rounds = run.config.rounds
         if self._progress is not None and self._bar is not None:
             self._progress.update(

@@ -35,10 +35,15 @@ class Spec:
     rounds: int
     seed: int
     settings: Training
+    names: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:
         return len(self.samples)
+
+    def called(self, client: ClientId) -> str:
+        """What people call a client: its site's name, or its number."""
+        return self.names[client] if 0 <= client < len(self.names) else f"client {client}"
 
     def architecture(self, client: ClientId) -> Architecture:
         return self.architectures[self.assignment[client]]

@@ -12,9 +12,8 @@ from torch import Tensor
 from fedgraft.core import streams
 from fedgraft.core.errors import UserError
 from fedgraft.core.samples import ClientData, Preparation, Samples
-from fedgraft.data.datasets import Dataset, is_path, load, read_npz
+from fedgraft.data.datasets import Dataset, is_path, lies_at_sites, load, read_npz
 from fedgraft.data.datasets.dataset import ARRAYS, Constants, class_count, pixel_constants, sound
-from fedgraft.data.datasets.entries import ENTRIES
 from fedgraft.data.datasets.formats import Array, Arrays
 from fedgraft.data.partition import Partition, Scheme, parse
 
@@ -218,14 +217,6 @@ def _at_site(
     if "x_val" in held:
         return ClientData(samples("train"), samples("test"), samples("val"))
     return _client(samples("train"), samples("test"), validation, seed, number)
-
-
-def lies_at_sites(dataset: str | Path) -> bool:
-    """Whether this is a folder with a file for each site, and no dataset's name."""
-    try:
-        return str(dataset) not in ENTRIES and Path(dataset).is_dir()
-    except (OSError, ValueError):  # no folder can have such a name
-        return False
 
 
 def read_sites(folder: Path) -> list[Site]:

@@ -218,7 +218,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
         classes=federation.classes, rounds=config.rounds, seed=config.seed,
-        settings=Training(**config.training.model_dump()),
+        settings=Training(**config.training.model_dump()), names=federation.names,
     )  # fmt: skip
     for architecture in architectures:
         if architecture.outputs < federation.classes:

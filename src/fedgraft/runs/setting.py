@@ -14,8 +14,9 @@ from fedgraft import kernels, models
 from fedgraft.core.errors import UserError
 from fedgraft.core.model import Architecture
 from fedgraft.core.reference import is_reference, reference, resolve
+from fedgraft.data.datasets import lies_at_sites
 from fedgraft.data.datasets.formats import Array
-from fedgraft.data.federation import OWN, Federation, federate, lies_at_sites
+from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.data.partition import SCHEMES, parse
 from fedgraft.runs.config import CLIENTS, SCHEME, RunConfig
 

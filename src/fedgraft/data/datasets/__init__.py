@@ -20,7 +20,7 @@ from fedgraft.data.datasets.dataset import Dataset, checked, write_npz
 from fedgraft.data.datasets.entries import ENTRIES, Bundle, Entry
 from fedgraft.data.datasets.formats import Arrays, npz, sentences
 
-__all__ = ["Dataset", "Listing", "catalogue", "is_path", "load", "read_npz"]
+__all__ = ["Dataset", "Listing", "catalogue", "is_path", "known", "lies_at_sites", "load", "read_npz"]
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,14 @@ def is_path(name_or_path: str | Path) -> bool:
     return not isinstance(name_or_path, str) or name_or_path.endswith(".npz") or bool({"/", os.sep} & {*name_or_path})
 
 
+def lies_at_sites(dataset: str | Path) -> bool:
+    """Whether this is a folder with a file for each site, and no dataset's name."""
+    try:
+        return str(dataset) not in ENTRIES and Path(dataset).is_dir()
+    except (OSError, ValueError):  # no folder can have such a name
+        return False
+
+
 def known(name: str) -> Entry:
     """What is known of a dataset, or the nearest name."""
     if name.lower() not in ENTRIES:
@@ -126,9 +134,14 @@ def _cache() -> Path:
 
 
 def _data_dir(named: Path | None) -> Path:
-    folder = Path(named or os.environ.get("FEDGRAFT_DATA") or _cache()).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"the data directory {folder} is a file; name a folder")
+    """The folder that was named, which has to be there, or the user's cache, which is made when it is needed."""
+    told = named or os.environ.get("FEDGRAFT_DATA")
+    folder = Path(told or _cache()).expanduser()
+    with sentences(folder):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"the data directory {folder} is a file; name a folder")
+        if told and not folder.is_dir():
+            raise UserError(f"there is no data directory {folder}; make it, or name another one")
     return folder
 
 
@@ -175,6 +188,7 @@ def _keep(dataset: Dataset, folder: Path) -> None:
 
 
 def _fetched(entry: Entry, folder: Path, progress: bool) -> Dataset:
+    print(f"fedgraft: fetching {entry.name}, about {entry.megabytes} MB, into {folder}", file=sys.stderr, flush=True)
     failures: list[str] = []
     for attempt in _attempts(entry, progress):
         try:
