@@ -1,10 +1,11 @@
-"""The command line. Heavy imports wait until a command needs them, so that help answers at once."""
+"""The command line. Heavy imports wait until a command needs them: help, and a misspelt name, are answered at once."""
 
 import json
+import shlex
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,20 @@ import typer
 from fedgraft import characters
 from fedgraft.core.errors import UserError
 from fedgraft.deploy import commands as deploy
-from fedgraft.flags import ConfigFile, Json, Point, Recipe, Report, Set, Track, default_directory, with_settings
-from fedgraft.runs.config import AT, At, configure, read
+from fedgraft.flags import (
+    ConfigFile,
+    Json,
+    MethodCommand,
+    Point,
+    Recipe,
+    Report,
+    Set,
+    Track,
+    default_directory,
+    free,
+    with_settings,
+)
+from fedgraft.runs.config import AT, At, RunConfig, configure, read
 from fedgraft.version import __version__
 
 app = typer.Typer(
@@ -30,7 +43,9 @@ DataDir = Annotated[str | None, typer.Option("--data-dir", help="Folder with <na
 
 
 class StoppedError(SystemExit):
-    """Somebody stopped the program: Ctrl-C or a termination signal."""
+    """Somebody stopped the program: Ctrl-C or a termination signal. The hint says how to go on."""
+
+    hint = ""
 
 
 def main() -> None:
@@ -44,7 +59,7 @@ def main() -> None:
         typer.echo(f"fedgraft: {error}", err=True)
         sys.exit(2)
     except StoppedError as stopped:
-        typer.echo("fedgraft: stopped; `fedgraft resume DIR` goes on with a run or a comparison", err=True)
+        typer.echo(f"fedgraft: stopped{stopped.hint}", err=True)
         sys.exit(stopped.code)
 
 
@@ -52,10 +67,24 @@ def _stop(number: int, _: object) -> None:
     raise StoppedError(128 + number)
 
 
-@app.command()
+@contextmanager
+def _resumable(directory: Path) -> Iterator[None]:
+    """Say to somebody who stops a run how it goes on."""
+    try:
+        yield
+    except StoppedError as stopped:
+        begun = any((directory / name).exists() for name in ("config.toml", "agenda.toml"))
+        how = f"`fedgraft resume {shlex.quote(str(directory))}` goes on with it"
+        stopped.hint = f"; {how}" if begun else " before anything was written"
+        raise
+
+
+@app.command(cls=MethodCommand)
 @with_settings
 def run(
-    method: Annotated[str | None, typer.Argument(help="Name of a method; see `fedgraft methods`.")] = None,
+    method: Annotated[
+        str | None, typer.Argument(help="A method, such as fedapa or fedapa:mu=0.3; see `fedgraft methods`.")
+    ] = None,
     set_: Set = None,
     config: ConfigFile = None,
     recipe: Recipe = None,
@@ -67,25 +96,27 @@ def run(
     settings: dict[str, Any],
 ) -> None:
     """Run one method and write a run directory."""
+    from fedgraft import methods
+
     layers = [read(config) if config else {}, settings]
     if method is not None:
-        layers.append({"method": method})
+        name, params = methods.split(method)
+        layers.append({"method": name, "params": params})
     elif "method" not in layers[0]:
         raise UserError("name a method, such as `fedgraft run fedapa`; `fedgraft methods` lists them")
     if set_:
-        from fedgraft.methods import assignments
-
-        layers.append({"params": assignments(set_)})
+        layers.append({"params": methods.assignments(set_)})
     full = configure(*layers, recipe_name=recipe)
+    _insist_on_names(full, [full.method])
 
-    from fedgraft import methods
     from fedgraft.runs.run import run as start
     from fedgraft.terminal import Display
 
     made = methods.make(full.method, **full.params)
-    directory = out or default_directory(f"{full.method}-{Path(full.dataset).stem}-seed{full.seed}")
+    directory = out or default_directory(made.name, _short(Path(full.dataset).stem), f"seed{full.seed}")
     console = _console()
     with ExitStack() as stack:
+        stack.enter_context(_resumable(directory))
         watchers = [*_trackers(track, stack), stack.enter_context(Display(console))]
         done = start(made, config=full, out=directory, watchers=watchers)
     if report:
@@ -93,7 +124,7 @@ def run(
     _show(done, as_json)
 
 
-@app.command()
+@app.command(cls=MethodCommand)
 @with_settings
 def compare(
     methods: Annotated[
@@ -111,18 +142,26 @@ def compare(
     settings: dict[str, Any],
 ) -> None:
     """Compare methods on the same data; local and fedavg are always in the table."""
-    full = configure(read(config) if config else {}, settings, recipe_name=recipe)
+    from fedgraft.methods import METHODS, make, split
 
-    from fedgraft.methods import METHODS
+    full = configure(read(config) if config else {}, settings, recipe_name=recipe)
+    named = list(METHODS) if methods == ["all"] else list(methods or [])
+    _insist_on_names(full, [split(each)[0] for each in named])
+
+    from fedgraft.data.federation import OWN
     from fedgraft.runs.compare import Agenda, contestants
     from fedgraft.runs.compare import compare as start
     from fedgraft.terminal import Display
 
-    chosen = list(METHODS) if methods == ["all"] else list(methods or [])
+    chosen: list[Any] = named
+    if not named and "method" in full.model_fields_set:
+        chosen = [make(full.method, **full.params)]
     agenda = Agenda(full, contestants(chosen), tuple(range(full.seed, full.seed + seeds)))
-    directory = out or default_directory(f"compare-{Path(full.dataset).stem}-{full.partition.replace(':', '')}")
+    split_by = OWN if _at_sites(full.dataset) else full.partition.replace(":", "")
+    directory = out or default_directory("compare", _short(Path(full.dataset).stem), _short(split_by))
     console = _console()
     with ExitStack() as stack:
+        stack.enter_context(_resumable(directory))
         display = stack.enter_context(Display(console, total_runs=agenda.left(directory)))
         watchers = [*_trackers(track, stack), display]
         done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers)
@@ -145,11 +184,11 @@ def resume(
     changes: dict[str, Any] = {} if workers is None else {"workers": workers}
     if (directory / compare.AGENDA).exists():
         left = compare.Agenda.read(directory, changes).left(directory)
-        with Display(_console(), total_runs=left) as display:
+        with _resumable(directory), Display(_console(), total_runs=left) as display:
             comparison = compare.resume(directory, watchers=[display], **changes)
         _show_comparison(comparison, directory, as_json, point)
         return
-    with Display(_console()) as display:
+    with _resumable(directory), Display(_console()) as display:
         done = run.resume(directory, watchers=[display], **changes)
     _show(done, as_json)
 
@@ -157,7 +196,7 @@ def resume(
 @app.command()
 def report(
     directories: Annotated[list[Path], typer.Argument(help="Directories of runs or comparisons, or folders of them.")],
-    out: Annotated[Path | None, typer.Option(help="The HTML file to write (default report.html).")] = None,
+    out: Annotated[Path | None, typer.Option(help="The HTML file to write (default: DIRECTORY/report.html).")] = None,
     text: Annotated[bool, typer.Option("--text", help="Print pictures for a terminal instead.")] = False,
     plots: Annotated[Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.")] = None,
     point: Point = AT[0],
@@ -173,7 +212,8 @@ def report(
     if out is not None or not text:
         from fedgraft.report.page import write
 
-        typer.echo(f"report: {write(reading, out or Path('report.html'), point)}")
+        own = directories[0] / "report.html" if len(directories) == 1 else free(Path("report.html"))
+        typer.echo(f"report: {write(reading, out or own, point)}")
     if plots is not None:
         from fedgraft.report import figures
 
@@ -220,10 +260,7 @@ def methods(
     where = f"at `{this['headline']}`" + ("" if this["reconstruction"] else ", as in its paper")
     averages = this["averages"] or "nothing; --averaging does not apply"
     console.print(
-        f"
-sends     {this['sends']}
-averages  {averages}
-measured  {where}", highlight=False, markup=False
+        f"\nsends     {this['sends']}\naverages  {averages}\nmeasured  {where}", highlight=False, markup=False
     )
     for shown, meaning in this["shows"].items():
         console.print(f"shows     {shown}: {meaning}", highlight=False, markup=False)
@@ -328,6 +365,31 @@ def version_flag(
     if version:
         typer.echo(f"fedgraft {__version__}")
         raise typer.Exit
+
+
+def _insist_on_names(config: RunConfig, names: Sequence[str]) -> None:
+    """Answer a misspelt method or dataset before torch is imported, which takes seconds."""
+    from fedgraft.core.errors import unknown
+    from fedgraft.core.reference import is_reference
+    from fedgraft.data.datasets import is_path, known
+    from fedgraft.methods import METHODS
+
+    for name in names:
+        if name not in METHODS and not is_reference(name):
+            raise unknown("method", name, METHODS)
+    if not is_path(config.dataset) and not _at_sites(config.dataset):
+        known(config.dataset)
+
+
+def _at_sites(dataset: str) -> bool:
+    from fedgraft.data.datasets import lies_at_sites
+
+    return lies_at_sites(dataset)
+
+
+def _short(text: str) -> str:
+    """A part of a directory's name: a file system takes 255 characters for all of it."""
+    return text[:60]
 
 
 def _show(done: Any, as_json: bool) -> None:

@@ -1,7 +1,10 @@
 """Flags that several commands share, most of them made from the settings of a run, and what stands for one left out."""
 
+import difflib
 import inspect
+import re
 from collections.abc import Callable, Collection
+from dataclasses import fields
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -9,7 +12,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import click
 import typer
 from pydantic.fields import FieldInfo
+from typer.core import TyperCommand
 
+from fedgraft.core.errors import UserError
 from fedgraft.runs.config import AT, At, RunConfig, TrainingConfig
 
 PANELS = {
@@ -82,9 +87,41 @@ Track = Annotated[
 ]
 
 
-def default_directory(name: str) -> Path:
-    """Return runs/<name>, with a number behind it where that is taken."""
-    candidate, number = Path("runs") / name, 2
+class MethodCommand(TyperCommand):
+    """A command about methods: somebody who types a hyper-parameter as an option is told how it is set."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)  # click takes away what it understands
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            flags = [flag for each in self.params for flag in (*each.opts, *each.secondary_opts) if flag != "--set"]
+            if not difflib.get_close_matches(error.option_name, flags, n=1, cutoff=0.75):
+                _point_to_set(error.option_name, words, "--set" in {flag for each in self.params for flag in each.opts})
+            raise
+
+
+def _point_to_set(option: str, words: list[str], settable: bool) -> None:
+    """Refuse an option that is a hyper-parameter of a method on the same line."""
+    from fedgraft.methods import METHODS
+
+    parameter = option.lstrip("-").replace("-", "_")
+    at = next((number for number, word in enumerate(words) if word.partition("=")[0] == option), len(words))
+    value = "".join(words[at : at + 1]).partition("=")[2] or "".join(words[at + 1 : at + 2]) or "VALUE"
+    for name in (word.partition(":")[0] for word in words):
+        if name in METHODS and parameter in {field.name for field in fields(METHODS[name])}:
+            how = f"--set {parameter}={value}" if settable else f"{name}:{parameter}={value}"
+            raise UserError(f"there is no option {option}, but {name} has a hyper-parameter {parameter}: write {how}")
+
+
+def default_directory(*parts: str) -> Path:
+    """Return runs/<parts>, with a number behind it where that is taken."""
+    return free(Path("runs") / "-".join(re.sub(r"[^\w.+=-]+", "-", part) for part in parts))
+
+
+def free(path: Path) -> Path:
+    """Return a path, with a number behind its name where that is taken."""
+    candidate, number = path, 2
     while candidate.exists():
-        candidate, number = Path("runs") / f"{name}-{number}", number + 1
+        candidate, number = path.with_name(f"{path.stem}-{number}{path.suffix}"), number + 1
     return candidate

@@ -64,7 +64,7 @@ class Display:
         for point, summary in this.test.items():
             figures += f" {point} {percent(summary.mean)}%"
         for refusal in this.refused:
-            self._tell("refused:", f"client {refusal.client}: {refusal.reason}")
+            self._tell("refused:", f"{run.spec.called(refusal.client)}: {refusal.reason}")
         rounds = run.config.rounds
         if self._progress is not None and self._bar is not None:
             self._progress.update(

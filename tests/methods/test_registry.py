@@ -1,5 +1,8 @@
 """What holds for every registered method: a new one is covered the day it is registered."""
 
+import pkgutil
+import subprocess
+import sys
 from dataclasses import fields
 from typing import Any
 
@@ -9,6 +12,8 @@ import torch
 from conftest import CLASSES, blobs, fleet, simulate, specification
 from torch import Tensor
 
+import fedgraft
+from fedgraft import methods
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation, Site, own_data
@@ -195,3 +200,20 @@ def test_whatever_a_method_lets_people_see_is_explained(name: str) -> None:
     done, *_ = simulate(method, fed, (fleet if name in FLEETS else specification)(fed, rounds=2))
     assert set(method.shows) == set(done[-1].observed)
     assert all(len(meaning) > 20 for meaning in method.shows.values())
+
+
+def test_every_file_is_registered_once_under_the_name_that_its_class_has() -> None:
+    files = {f"{methods.__name__}.{module.name}" for module in pkgutil.iter_modules(methods.__path__)}
+    assert {method.__module__ for method in METHODS.values()} == files
+    for name, method in METHODS.items():
+        assert method.name == name
+        assert getattr(fedgraft, method.__name__) is method
+
+
+def test_names_are_known_before_torch_is_imported() -> None:
+    asked = (
+        "import sys, fedgraft.methods as m; assert 'fedapa' in m.METHODS and 'fedapaa' not in m.METHODS; "
+        "print('torch' in sys.modules, m.METHODS['fedapa'].name, 'torch' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["False", "fedapa", "True"]

@@ -46,7 +46,7 @@ def test_the_command_writes_a_page(folder: Path, tmp_path: Path) -> None:
 
 
 def test_figures_have_the_papers_axes(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install 'fedgraft[plots]'")
+    pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[plots]'")
     reading = read_all([folder / name for name in ("local-seed0", "fedapa-mu=0.3-seed0", "apfl-seed0")])
     written = {path.name for path in figures.write(reading, tmp_path)}
     for name in (

@@ -37,10 +37,15 @@ class Spec:
     settings: Training
     share: float = 1.0
     """Share of the clients that take part in a round; the middle of the range, if the run draws it anew each time."""
+    names: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:
         return len(self.samples)
+
+    def called(self, client: ClientId) -> str:
+        """What people call a client: its site's name, or its number."""
+        return self.names[client] if 0 <= client < len(self.names) else f"client {client}"
 
     def architecture(self, client: ClientId) -> Architecture:
         return self.architectures[self.assignment[client]]

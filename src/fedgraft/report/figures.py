@@ -43,7 +43,7 @@ def write(reading: Reading, folder: Path, at: At = AT[0]) -> list[Path]:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise UserError("figures need matplotlib: pip install 'fedgraft[plots]'") from None
+        raise UserError("figures need matplotlib: pip install '.[plots]' in a checkout of fedgraft") from None
     found = studies(reading.runs)
     written = []
     with mpl.rc_context(_STYLE):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,12 @@ def compare(
         raise UserError(f"a comparison needs at least one seed, not {seeds}")
     if isinstance(model, str):
         settings["model"], model = model, None
-    config = config or configure(settings, recipe_name=recipe)
+    if surplus := settings.keys() & {"method", "params"}:
+        raise UserError(
+            f"{min(surplus)} is a setting of one run: name the methods of a comparison as 'fedapa:mu=0.3', "
+            "or as objects such as FedAPA(mu=0.3)"
+        )
+    config = configure(config or {}, settings, recipe_name=recipe)
     objects = federation is not None or model is not None
     agenda = Agenda(config, contestants(chosen), tuple(range(config.seed, config.seed + seeds)), objects)
     return _carry_out(agenda, federation, model, watchers, None if out is None else Path(out))
@@ -210,10 +215,16 @@ def _carry_out(
 
     def plans(seed: int) -> dict[str, Run]:
         config = agenda.config.model_copy(update={"seed": seed})
-        fed = setting.federation(config) if federation is None else federation(seed)
+        if federation is None:
+            fed = setting.federation(config)
+        else:
+            fed = federation(seed)
+            setting.insist_on_agreement(config, fed)
         return {label: plan(method, fed, config, model, given=given) for label, method in agenda.members.items()}
 
     planned = plans(first)
+    made = next(iter(planned.values())).federation
+    agenda = replace(agenda, config=setting.settled(agenda.config, made, given=given))
     runs: dict[str, list[Run]] = {label: [] for label in agenda.members}
     with nullcontext() if place is None else agenda.claimed(place):
         for seed in agenda.seeds:

@@ -19,7 +19,7 @@ from fedgraft.core.model import Model as LiveModel
 from fedgraft.core.rounds import Engine, Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.core.training import Training
-from fedgraft.data.federation import OWN, Federation
+from fedgraft.data.federation import Federation
 from fedgraft.engines.local import Faults, LocalEngine, cores
 from fedgraft.engines.workshop import Workshop, first_states, single_thread
 from fedgraft.runs import checkpoint, directory, results, setting
@@ -110,17 +110,26 @@ def run(
     """Run ``method`` on ``federation`` and return its result.
 
     ``settings`` are those of a configuration file (``rounds=50, lr=0.01, participation="0.6..1", workers=2, ...``).
-    Without a federation, one is made as they say. ``model`` is a name, a module (its weights are everybody's start)
-    or a function that builds one. With ``out``, the run leaves a directory.
+    They override ``config``, as flags override a file. Without a federation, one is made as they say; beside one,
+    settings of its data have to be those that it was made with. ``model`` is a name, a module (its weights are
+    everybody's start) or a function that builds one. With ``out``, the run leaves a directory.
     """
     if isinstance(model, str):
         settings["model"], model = model, None
-    if config is None:
-        config = configure(settings, recipe_name=recipe)
+    named: dict[str, Any] = {}
     if isinstance(method, str):
-        method = methods.make(method, **config.params)
-    given = federation is not None
-    planned = plan(method, federation or setting.federation(config), config, model, given=given)
+        named["method"], named["params"] = methods.split(method)
+    elif "params" in settings:
+        raise UserError(f"params are for a method given by its name; {method.name} is an object and has its own")
+    config = configure(config or {}, named, settings, recipe_name=recipe)
+    if isinstance(method, str):
+        method = methods.make(config.method, **config.params)
+    if federation is None:
+        return start(
+            plan(method, setting.federation(config), config, model), None if out is None else Path(out), watchers
+        )
+    setting.insist_on_agreement(config, federation)
+    planned = plan(method, federation, config, model, given=True)
     return start(planned, None if out is None else Path(out), watchers)
 
 
@@ -162,6 +171,8 @@ def resume(
     if (place / "federation.json").exists():
         raise UserError(f"the run in {place} is that of a federation: it goes on when its Flower app is started again")
     config = configure(read_settings(place / "config.toml"), changes)
+    if federation is not None:
+        setting.insist_on_agreement(config, federation)
     run = plan(methods.make(config.method, **config.params), federation or setting.federation(config), config, model)
     return go_on(run, place, watchers)
 
@@ -209,6 +220,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         classes=federation.classes, rounds=config.rounds, seed=config.seed,
         settings=Training(**config.training.model_dump()),
         share=sum(participation_range(config.participation)) / 2,
+        names=federation.names,
     )  # fmt: skip
     for architecture in architectures:
         if architecture.outputs < federation.classes:
@@ -218,12 +230,9 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
             f"{method.name} does not average what clients send: averaging = {config.training.averaging} means nothing"
         )
     method.setup(spec)  # and let it go: a method that cannot work here says so now
-    known = {"method": method.name, "params": method.parameters(), "model": name, "clients": len(federation)}
-    if given:
-        known |= {"dataset": federation.name, "partition": federation.partition}
-    elif federation.partition == OWN:
-        known |= {"partition": OWN}
-    return Run(method, federation, config.model_copy(update=known), spec)
+    known = {"method": method.name, "params": method.parameters(), "model": name}
+    told = setting.settled(config, federation, given=given).model_copy(update=known)
+    return Run(method, federation, told, spec, notes=list(federation.notes))
 
 
 def conduct(
@@ -308,6 +317,7 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
         "clients": config.clients,
         "model": config.model,
         "seed": config.seed,
+        "names": list(run.federation.names),
         "samples": list(run.spec.samples),
         "label_counts": None if (counts := run.federation.counts()) is None else counts.tolist(),
         "seconds": round(seconds, 3),
@@ -325,7 +335,7 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
 def _workers(config: RunConfig, spec: Spec) -> int:
     """How many worker processes: as told, or one for each core."""
     if config.workers != "auto":
-        return config.workers
+        return min(config.workers, spec.clients)  # more would have nothing to do
     if config.device != "cpu":
         return 1
     return max(1, min(cores(), spec.clients))

@@ -36,7 +36,9 @@ def tracker(kind: str) -> Tracker:
 
         return MLflow()
     except ImportError as error:
-        raise UserError(f"{kind} is not installed ({error}): pip install 'fedgraft[{kind}]'") from None
+        raise UserError(
+            f"{kind} is not installed ({error}): pip install '.[{kind}]' in a checkout of fedgraft"
+        ) from None
 
 
 def metrics(record: Mapping[str, Any]) -> dict[str, float]:
