@@ -155,6 +155,26 @@ def remove(which: Annotated[str, typer.Argument(help="The name of a site, or a n
 
 
 @app.command()
+def check(
+    site: Annotated[Path, typer.Argument(help="The site's own description, such as a.toml.")],
+    server: Annotated[str, typer.Option(help="Where the server is reached.", metavar="HOST:PORT")],
+    authority: Annotated[
+        Path | None, typer.Option(help="The authority's certificate (default: ca.crt beside the description).")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="The site's key (default: node.key beside it).")] = None,
+    federation: Annotated[
+        Path | None, typer.Option(help="What was agreed (default: federation.toml beside it, if it is there).")
+    ] = None,
+) -> None:
+    """At a site: see whether its data fit, the server answers, the clocks agree and the key is registered."""
+    _require("flwr")
+    from fedgraft.deploy.check import Check
+
+    near = site.parent
+    Check(site, server, authority or near / "ca.crt", key or near / "node.key", federation).run(typer.echo)
+
+
+@app.command()
 def demo(
     sites: Annotated[int, typer.Option(help="Number of sites.", min=1, max=20)] = 3,
     rounds: Annotated[int, typer.Option(help="Communication rounds.", min=1)] = 3,
