@@ -5,7 +5,9 @@ is wrong finds the reason in its own log.
 """
 
 import json
+import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,8 +16,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra fedgraft[flower] is not installed")
 
+from fedgraft.core.errors import UserError
 from fedgraft.data.datasets import load
-from fedgraft.engines.flower import limits
+from fedgraft.engines.flower import certificates, limits, reach
 from fedgraft.engines.flower.processes import HOST, Process, free_port
 from trials.attack.federation import MEGABYTE, ROOM, Gated, gated, nginx
 
@@ -134,6 +137,82 @@ def test_an_honest_federation_passes_with_arrays_of_several_pieces(place: Gated)
         assert found["rounds"][0]["bytes_up"] > 2 * limits.PIECE
     finally:
         ended(place, *nodes)
+
+
+# ---- what a site sees before it starts
+
+
+def check(*words: str | Path) -> str:
+    from typer.testing import CliRunner
+
+    from fedgraft.cli import app
+
+    return CliRunner().invoke(app, ["deploy", "check", *map(str, words)], catch_exceptions=False).stdout
+
+
+@pytest.fixture
+def site(place: Gated, tmp_path: Path) -> Path:
+    """Site a's folder, as the operator handed it over, with data and with what was agreed."""
+    shutil.copytree(place.kit / "certificates" / "sites" / "a", tmp_path / "a")
+    shutil.copy2(place.kit / "sites" / "a.toml", tmp_path / "a")
+    shutil.copy2(place.kit / "federation.toml", tmp_path / "a")
+    digits = load("digits")
+    x, y = digits.x_train[:50], digits.y_train[:50]
+    np.savez(tmp_path / "a" / "a.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
+    return tmp_path / "a" / "a.toml"
+
+
+@needs_nginx
+def test_a_site_in_order_is_told_so_and_can_start_at_once(place: Gated, site: Path) -> None:
+    said = check(site, "--server", place.address)
+    assert "data: 50 samples to train on and 20 to test on, as agreed" in said
+    assert f"server: {place.address} answers, with a certificate of our authority; the clock is 0 s" in said
+    assert "key: node.key is registered" in said
+    (site.parent / "federation.toml").unlink()
+    assert "whether they fit is not known" in check(site, "--server", place.address)
+    node = place.flower.start("checked", "flower-supernode", *words(place, "a"), may_end=True)
+    try:
+        place.flower.wait_until(lambda: "SuperNode ID:" in node.said or node.code is not None, "it is judged", SECONDS)
+        assert "SuperNode ID:" in node.said, "looking does not take the node's place"
+    finally:
+        ended(place, node)
+
+
+@needs_nginx
+@pytest.mark.parametrize(("seconds", "told"), [(8.0, "8 s ahead of"), (-400.0, "400 s behind")])
+def test_a_wrong_clock_is_found_before_the_node_starts(
+    place: Gated, site: Path, seconds: float, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = time.time
+    monkeypatch.setattr(reach.time, "time", lambda: right() + seconds)
+    with pytest.raises(UserError, match=f"the clock is {told} the server's; .* set the clock, best by NTP"):
+        check(site, "--server", place.address)
+
+
+@needs_nginx
+def test_every_problem_of_a_site_is_named(place: Gated, site: Path, tmp_path: Path) -> None:
+    certificates.make(tmp_path / "other", server=[HOST], sites=["a"])
+    other = tmp_path / "other" / "sites" / "a"
+    server = ["--server", place.address]
+    with pytest.raises(UserError, match=r"node\.key is not registered; the operator does that with"):
+        check(site, *server, "--key", other / "node.key")
+    with pytest.raises(UserError, match="does not prove to be the server"):
+        check(site, *server, "--authority", other / "ca.crt")
+    with pytest.raises(UserError, match="is not the certificate of an authority"):
+        check(site, *server, "--authority", other / "node.key")
+    with pytest.raises(UserError, match="cannot be reached: Connection refused"):
+        check(site, "--server", f"{HOST}:{free_port()}")
+    with pytest.raises(UserError, match="holds no private key"):
+        check(site, *server, "--key", other / "node.pub")
+    agreed = (site.parent / "federation.toml").read_text("utf-8")
+    (site.parent / "federation.toml").write_text(agreed.replace("shape = [8, 8]", "shape = [9, 9]"), "utf-8")
+    with pytest.raises(
+        UserError, match=r"its samples are pixels of \[8, 8\], the federation's pixels of \[9, 9\]; .*key"
+    ):
+        check(site, *server, "--key", other / "node.key")
+    (site.parent / "a.npz").write_bytes(b"no")
+    with pytest.raises(UserError, match=r"a\.npz"):
+        check(site, *server)
 
 
 def ended(place: Gated, *nodes: Process) -> None:

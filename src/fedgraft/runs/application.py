@@ -32,7 +32,7 @@ def write_kit(folder: Path, charter: Charter, address: str, reply: int) -> None:
 
     ``address`` is the server's, ``reply`` the bytes of a site's largest reply.
     """
-    host, port = _split(address)
+    host, port = host_and_port(address)
     facts = _facts(charter) | {"connection": CONNECTION, "host": host, "port": port, "inner": port + 1}
     facts |= {"address": f"{host}:{port}", "ahead": AHEAD, "behind": BEHIND}
     facts |= {"reply": reply, "piece": PIECE, "room": ROOM, "body": min(reply, PIECE) + ROOM}
@@ -80,7 +80,7 @@ def _write(folder: Path, texts: Mapping[str, str]) -> None:
         (folder / name).write_text(text, "utf-8")
 
 
-def _split(address: str) -> tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int]:
     """Read ``host:port``; an IPv6 address stands in brackets."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65535 or "/" in host:

@@ -229,7 +229,9 @@ class Sites:
         """Let a node be the site that it says, once no other node is."""
         for node, client in list(self._claims.items()):
             if self.present.get(client) is not None and node in self._online:
-                self._complain(node, f"two nodes say that they are site {self.names[client]}; only the first is heard")
+                both = f"(node {self.present[client]}, not {node}; `fedgraft deploy nodes` shows their keys)"
+                sentence = f"two nodes say that they are site {self.names[client]}; only the first is heard {both}"
+                self._complain(node, sentence)
                 continue
             del self._claims[node]
             if node in self._online:
