@@ -87,7 +87,7 @@ def run(
     console = _console()
     with ExitStack() as stack:
         watchers = [*_trackers(track, stack), stack.enter_context(Display(console))]
-        done = start(made, config=full, out=directory, watchers=watchers)
+        done = start(made, config=full, out=directory, watchers=watchers, progress=False)
     if report:
         typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
     _show(done, as_json)
@@ -125,7 +125,7 @@ def compare(
     with ExitStack() as stack:
         display = stack.enter_context(Display(console, total_runs=agenda.left(directory)))
         watchers = [*_trackers(track, stack), display]
-        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers)
+        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers, progress=False)
     if report:
         typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
     _show_comparison(done, directory, as_json, point)
