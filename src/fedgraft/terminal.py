@@ -67,7 +67,7 @@ class Display:
         for point, summary in this.test.items():
             figures += f" {point} {percent(summary.mean)}%"
         for refusal in this.refused:
-            self._tell("refused:", f"client {refusal.client}: {refusal.reason}")
+            self._tell("refused:", f"{_name(run, refusal.client)}: {refusal.reason}")
         rounds = run.config.rounds
         if self._progress is not None and self._bar is not None:
             self._progress.update(
@@ -91,6 +91,12 @@ class Display:
             self._spoken = time.monotonic()
             return True
         return False
+
+
+def _name(run: Run, client: int) -> str:
+    """What a client is called, if it is one."""
+    names = getattr(run.federation, "names", ())
+    return names[client] if 0 <= client < len(names) else f"client {client}"
 
 
 def watched(

@@ -110,7 +110,10 @@ def test_a_clients_error_with_square_brackets_is_text(monkeypatch: pytest.Monkey
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("COLUMNS", "200")
-    fg.run(Failing(), blobs(), model=small_network(), failed_client="absent", retries=0, progress=True, **QUICK)
+    fed = blobs()
+    object.__setattr__(fed, "names", tuple(f"clinic [/{letter}]" for letter in "abcd"))
+    fg.run(Failing(), fed, model=small_network(), failed_client="absent", retries=0, progress=True, **QUICK)
+    assert "clinic [/b]" in stream.getvalue()
     assert "expected [/16, 3] not [bold]" in stream.getvalue()
 
 
