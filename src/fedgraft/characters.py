@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 _STAND_INS = str.maketrans({
     "█": "#", "▇": "*", "▆": "+", "▅": "=", "▄": ":", "▃": "-", "▂": ".", "▁": "_",
@@ -41,3 +41,22 @@ def console(*, stderr: bool = True) -> "Console":
             return "utf-8"
 
     return Wide(stderr=stderr)
+
+
+def as_text(picture: "RenderableType") -> str:
+    """What a terminal of eighty columns would show, without its colours."""
+    return _recorded(picture).export_text().rstrip()
+
+
+def as_html(picture: "RenderableType") -> str:
+    """The same for a notebook; what others wrote is escaped."""
+    style = "<pre style='line-height: normal; font-family: monospace; text-align: left'>{code}</pre>"
+    return _recorded(picture).export_html(inline_styles=True, code_format=style)
+
+
+def _recorded(picture: "RenderableType") -> "Console":
+    from rich.console import Console
+
+    recorder = Console(width=80, record=True, file=io.StringIO(), force_jupyter=False)
+    recorder.print(picture)
+    return recorder

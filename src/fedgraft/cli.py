@@ -118,7 +118,7 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(_resumable(directory))
         watchers = [*_trackers(track, stack), stack.enter_context(Display(console))]
-        done = start(made, config=full, out=directory, watchers=watchers)
+        done = start(made, config=full, out=directory, watchers=watchers, progress=False)
     if report:
         typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
     _show(done, as_json)
@@ -164,7 +164,7 @@ def compare(
         stack.enter_context(_resumable(directory))
         display = stack.enter_context(Display(console, total_runs=agenda.left(directory)))
         watchers = [*_trackers(track, stack), display]
-        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers)
+        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers, progress=False)
     if report:
         typer.echo(f"report: {done.report(directory / 'report.html', point)}", err=as_json)
     _show_comparison(done, directory, as_json, point)
