@@ -132,7 +132,8 @@ def _compared(study: Study, at: At) -> dict[str, Any]:
 
 def _leading(study: Study, labels: Sequence[str]) -> str:
     """The first methods of an order; the table has all of them."""
-    return ", ".join([*map(study.starred, labels[:4]), *(["…"] if len(labels) > 4 else [])])
+    more = [f"{len(labels) - 6} more"] if len(labels) > 7 else []
+    return ", ".join([*map(study.starred, labels[:6] if more else labels), *more])
 
 
 def _against(table: Mapping[str, Row]) -> dict[str, dict[str, float]]:
