@@ -64,7 +64,7 @@ def test_refused_replies_are_in_the_page_and_in_the_table(tmp_path: Path) -> Non
     assert written["refused"] == len(named) > 0
     assert all("has norm" in refusal["reason"] for refusal in named)
     page = comparison.report(tmp_path / "report.html").read_text()
-    told = f"fedavg {len(named)}, of clients 0, 1, 2, 3; {named[0]['reason']}"
+    told = f"fedavg {len(named)}, of client 0, client 1, client 2, client 3; {named[0]['reason']}"
     assert told in page.replace("&#39;", "'")
     assert "local" not in page.partition("Replies that the server refused")[2].partition("</p>")[0]
     console = Console(width=80, file=io.StringIO())
