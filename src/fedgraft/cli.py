@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedgraft import characters
 from fedgraft.core.errors import UserError
 from fedgraft.deploy import commands as deploy
 from fedgraft.flags import ConfigFile, Json, Point, Recipe, Report, Set, Track, default_directory, with_settings
@@ -34,6 +35,7 @@ class StoppedError(SystemExit):
 
 def main() -> None:
     """Run a command; what the user can mend is one sentence and exit code 2."""
+    characters.make_do()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
@@ -85,7 +87,7 @@ def run(
     console = _console()
     with ExitStack() as stack:
         watchers = [*_trackers(track, stack), stack.enter_context(Display(console))]
-        done = start(made, config=full, out=directory, watchers=watchers)
+        done = start(made, config=full, out=directory, watchers=watchers, progress=False)
     if report:
         typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
     _show(done, as_json)
@@ -123,7 +125,7 @@ def compare(
     with ExitStack() as stack:
         display = stack.enter_context(Display(console, total_runs=agenda.left(directory)))
         watchers = [*_trackers(track, stack), display]
-        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers)
+        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers, progress=False)
     if report:
         typer.echo(f"report: {done.report(directory / 'report.html', point)}", err=as_json)
     _show_comparison(done, directory, as_json, point)
@@ -194,6 +196,8 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="A method, for all about it.")] = None, as_json: Json = False
 ) -> None:
     """List the methods, or tell all about one."""
+    from rich.markup import escape
+
     from fedgraft.core.errors import unknown
     from fedgraft.methods import METHODS, describe
     from fedgraft.terminal import bullets, facts_table
@@ -211,13 +215,15 @@ def methods(
         return
     this = facts[0]
     mark = "  (a reconstruction: our reading, the full paper was not available)" if this["reconstruction"] else ""
-    console.print(f"[bold]{this['name']}[/]{mark}\n{this['idea']}", highlight=False)
-    console.print(f"\n{this['citation'] or 'no single source'}", highlight=False)
+    console.print(f"[bold]{escape(this['name'])}[/]{mark}\n{escape(this['idea'])}", highlight=False)
+    console.print(f"\n{this['citation'] or 'no single source'}", highlight=False, markup=False)
     where = f"at `{this['headline']}`" + ("" if this["reconstruction"] else ", as in its paper")
     averages = this["averages"] or "nothing; --averaging does not apply"
-    console.print(f"\nsends     {this['sends']}\naverages  {averages}\nmeasured  {where}", highlight=False)
+    console.print(
+        f"\nsends     {this['sends']}\naverages  {averages}\nmeasured  {where}", highlight=False, markup=False
+    )
     for shown, meaning in this["shows"].items():
-        console.print(f"shows     {shown}: {meaning}", highlight=False)
+        console.print(f"shows     {shown}: {meaning}", highlight=False, markup=False)
     if this["parameters"]:
         columns = {"name": "parameter", "default": "default", "range": "range", "doc": "meaning"}
         console.print(facts_table(this["parameters"], columns))
@@ -267,9 +273,8 @@ def partition(
             typer.echo(json.dumps(facts, indent=2))
         else:
             for fact in facts:
-                console.print(
-                    f"[bold]{escape(fact['syntax'])}[/]\n    {fact['about']} ({fact['paper']})", highlight=False
-                )
+                about = escape(f"{fact['about']} ({fact['paper']})")
+                console.print(f"[bold]{escape(fact['syntax'])}[/]\n    {about}", highlight=False)
         return
     source = load_dataset(dataset, None if data_dir is None else Path(data_dir))
     if load is not None:
@@ -309,7 +314,7 @@ def doctor(as_json: Json = False) -> None:
         typer.echo(json.dumps(facts, indent=2))
         return
     for name, fact in facts.items():
-        _console(stderr=False).print(f"{name:9} {fact}", highlight=False)
+        _console(stderr=False).print(f"{name:9} {fact}", highlight=False, markup=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -353,6 +358,4 @@ def _trackers(kinds: Sequence[str] | None, stack: ExitStack) -> list[Any]:
 
 
 def _console(*, stderr: bool = True) -> Any:
-    from rich.console import Console
-
-    return Console(stderr=stderr)
+    return characters.console(stderr=stderr)

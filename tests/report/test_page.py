@@ -185,7 +185,7 @@ def test_a_gain_is_told_in_test_samples() -> None:
     low, high = gains["interval"][0]
     assert low < 0 < gains["gain"][0] < high, "two of fourteen samples may be chance"
     assert "Yes, most clients" not in page
-    assert "Too few clients differ to tell." in page
+    assert "Too few clients to tell." in page
 
 
 def test_most_clients_are_said_to_gain_only_beyond_chance() -> None:

@@ -30,10 +30,11 @@ def test_matrices_become_images_from_pale_to_dark() -> None:
 
 def test_metrics_have_flat_names_and_no_holes() -> None:
     record = {"loss": None, "bytes_up": 3, "bytes_down": 4, "seconds": 0.5, "refused": [1], "round": 1,
-              "trained": {"mean": 0.25, "pooled": 0.5, "loss": 1.5, "per_client": [0.25]}}  # fmt: skip
+              "trained": {"mean": 0.25, "pooled": 0.5, "loss": 1.5, "per_client": [0.25], "diverged": [0]}}  # fmt: skip
     assert metrics(record) == {
         "bytes_up": 3, "bytes_down": 4, "seconds": 0.5, "refused": 1,
         "trained/mean": 0.25, "trained/pooled": 0.5, "trained/loss": 1.5,
+        "trained/diverged": 1,
     }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """A federation: the data of all clients, each with its own training, validation and test samples."""
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,13 @@ class Federation:
     classes: int
     partition: str
     seed: int
+
+    def __repr__(self) -> str:
+        held = f"{len(self)} clients, {sum(self.samples):,} training samples, {self.classes} classes"
+        return f"Federation({self.name}, {self.partition}, seed {self.seed}: {held})"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
     def __len__(self) -> int:
         return len(self.clients)

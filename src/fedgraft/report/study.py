@@ -84,7 +84,7 @@ class Verdict:
     def answer(self) -> str:
         """Whether federation helped, in a few words."""
         if self.difference.too_few:
-            return "Too few clients differ to tell."
+            return "Too few clients to tell."
         if not self.difference.more_than_noise:
             return "Not more than chance."
         if self.difference.mean < 0:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from rich.console import RenderableType
 
-from fedgraft import methods
+from fedgraft import characters, methods
 from fedgraft.core import disk
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method
@@ -31,6 +32,22 @@ class Comparison:
     config: RunConfig
     seeds: tuple[int, ...]
     runs: dict[str, list[Run]]
+
+    def __repr__(self) -> str:
+        config, seeds = self.config, f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}"
+        where = f"{config.dataset}, {self.clients} clients, {config.partition}, {config.rounds} rounds, {seeds}"
+        return f"Comparison({', '.join(self.runs)} on {where})"
+
+    def __str__(self) -> str:
+        return characters.as_text(self._picture())
+
+    def _repr_html_(self) -> str:
+        return characters.as_html(self._picture())
+
+    def _picture(self) -> RenderableType:
+        from fedgraft.report.comparison import view
+
+        return view(self)
 
     @property
     def clients(self) -> int:
@@ -164,6 +181,7 @@ def compare(
     model: Model | str | None = None,
     watchers: Sequence[Watcher] = (),
     out: str | Path | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run every chosen method, and local and fedavg, for ``seeds`` seeds.
@@ -172,7 +190,11 @@ def compare(
     ``model`` are those of :func:`fedgraft.run`; ``federation`` may make your own for each seed. Every seed draws a
     new partition, new initial weights and new batches, the same for all methods. If ``out`` holds the same comparison,
     interrupted, it goes on: finished runs are kept, and one that was cut short continues from its checkpoint.
+    ``progress`` shows how it goes and, at the end, the table; unless told, in a terminal and in a notebook.
     """
+    from fedgraft.report.comparison import view
+    from fedgraft.terminal import watched
+
     if seeds < 1:
         raise UserError(f"a comparison needs at least one seed, not {seeds}")
     if isinstance(model, str):
@@ -180,7 +202,12 @@ def compare(
     config = config or configure(settings, recipe_name=recipe)
     objects = federation is not None or model is not None
     agenda = Agenda(config, contestants(chosen), tuple(range(config.seed, config.seed + seeds)), objects)
-    return _carry_out(agenda, federation, model, watchers, None if out is None else Path(out))
+    place = None if out is None else Path(out)
+    left = len(agenda.members) * seeds if place is None else agenda.left(place)
+    return watched(
+        lambda display: _carry_out(agenda, federation, model, [*watchers, *display], place),
+        view, progress=progress, runs=left,
+    )  # fmt: skip
 
 
 def resume(place: str | Path, *, watchers: Sequence[Watcher] = (), **changes: Any) -> Comparison:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from rich.console import RenderableType
+from rich.text import Text
 from torch import nn
 
-from fedgraft import kernels, methods
+from fedgraft import characters, kernels, methods
 from fedgraft.core import disk, exchange, memory
 from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
+from fedgraft.core.evaluation import POINTS
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Model as LiveModel
 from fedgraft.core.rounds import Engine, Participation, Round, rounds
@@ -67,6 +70,26 @@ class Run:
     observed: dict[str, torch.Tensor] = field(default_factory=dict)
     _states: dict[int, State] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        config = self.config
+        what = f"{self.method.name} on {config.dataset}, {self.spec.clients} clients, {config.partition}"
+        if not self.result:
+            return f"Run({what}, seed {config.seed}: not finished)"
+        last = self.result["last"]
+        means = [f"{point} {100 * last[point]['mean']:.1f} %" for point in POINTS if last[point]["mean"] is not None]
+        return f"Run({what}, {config.rounds} rounds, seed {config.seed}: client mean {', '.join(means) or 'unknown'})"
+
+    def __str__(self) -> str:
+        return characters.as_text(self._picture()) if self.result else repr(self)
+
+    def _repr_html_(self) -> str:
+        return characters.as_html(self._picture() if self.result else Text(repr(self)))
+
+    def _picture(self) -> RenderableType:
+        from fedgraft.terminal import run_table
+
+        return run_table(self)
+
     def module(self, client: int) -> nn.Module:
         """The client's own network, as its last training left it, ready for use.
 
@@ -105,14 +128,18 @@ def run(
     watchers: Iterable[Watcher] = (),
     config: RunConfig | None = None,
     recipe: str | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Run:
     """Run ``method`` on ``federation`` and return its result.
 
     ``settings`` are those of a configuration file (``rounds=50, lr=0.01, participation="0.6..1", workers=2, ...``).
     Without a federation, one is made as they say. ``model`` is a name, a module (its weights are everybody's start)
-    or a function that builds one. With ``out``, the run leaves a directory.
+    or a function that builds one. With ``out``, the run leaves a directory. ``progress`` shows how it goes and, at the
+    end, its table; unless told, in a terminal and in a notebook.
     """
+    from fedgraft.terminal import run_table, watched
+
     if isinstance(model, str):
         settings["model"], model = model, None
     if config is None:
@@ -121,7 +148,8 @@ def run(
         method = methods.make(method, **config.params)
     given = federation is not None
     planned = plan(method, federation or setting.federation(config), config, model, given=given)
-    return start(planned, None if out is None else Path(out), watchers)
+    place = None if out is None else Path(out)
+    return watched(lambda display: start(planned, place, [*watchers, *display]), run_table, progress=progress)
 
 
 def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:

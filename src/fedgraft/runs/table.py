@@ -66,6 +66,13 @@ class Row:
     stale: tuple[str, ...]
     """Clients that were not tested in the last round: their figure is of an earlier one."""
 
+    def __repr__(self) -> str:
+        against = ""
+        if self.difference is not None:
+            noise = "more than noise" if self.difference.more_than_noise else "within noise"
+            against = f", {points(self.difference.mean)} against local, {noise}"
+        return f"Row({self.method}: client mean {percent(self.mean[self.point].mean)} % {self.point}{against})"
+
 
 class Pair(NamedTuple):
     """Two methods against each other, client by client; the difference is the first less the second."""

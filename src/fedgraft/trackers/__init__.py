@@ -46,6 +46,7 @@ def metrics(record: Mapping[str, Any]) -> dict[str, float]:
     for point, summary in record.items():
         if isinstance(summary, Mapping) and "pooled" in summary:
             found |= {f"{point}/{figure}": summary[figure] for figure in ("mean", "pooled", "loss")}
+            found[f"{point}/diverged"] = len(summary.get("diverged", ()))
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
