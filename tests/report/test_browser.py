@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import blobs, small_network
 
 import fedgraft as fg
 
@@ -233,10 +234,10 @@ def test_what_is_shown_is_explained_and_scaled_to_its_values(opened: Opened, com
     weights = comparison.runs["fedapa"][0].observed["A"].numpy()
     others = weights[:, ~np.eye(5, dtype=bool)]
     scale = opened.option("matrix")["visualMap"][0]
-    assert (scale["min"], scale["max"]) == pytest.approx((others.min(), others.max()), abs=1e-4)
-    opened.page.locator("[data-control=roundScale]").check()
-    scale = opened.option("matrix")["visualMap"][0]
     assert (scale["min"], scale["max"]) == pytest.approx((others[-1].min(), others[-1].max()), abs=1e-4)
+    opened.page.locator("[data-control=roundScale]").uncheck()
+    scale = opened.option("matrix")["visualMap"][0]
+    assert (scale["min"], scale["max"]) == pytest.approx((others.min(), others.max()), abs=1e-4)
     opened.page.locator("[data-control=observed]").select_option(label="apfl: alpha")
     assert "share of the private model" in opened.page.locator("[data-role=meaning]").inner_text()
 
@@ -282,3 +283,34 @@ def test_everything_has_a_name_and_a_table_and_fits_the_screen(opened: Opened) -
         details = page.locator(f"figure[data-chart={chart}] details")
         details.locator("summary").press("Enter")
         details.locator("tbody tr").first.wait_for()
+
+
+def test_without_local_named_clients_and_one_that_was_never_tested(browser: Any, tmp_path: Path) -> None:
+    run = fg.run("fedapa", blobs(), model=small_network(), rounds=2, workers=1)
+    run.result["names"] = ["Ålesund", "<b>Bergen</b>", "Cork", "Delft"]
+    run.result["test_samples"] = [14, 14, 14, 14]
+    for record in run.result["rounds"]:
+        for point in ("received", "trained"):
+            record[point]["per_client"][1] = None
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    seen = Opened(context.new_page())
+    seen.page.on("console", lambda message: seen.complaints.append(f"{message.type}: {message.text}"))
+    seen.page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    seen.page.goto(run.report(tmp_path / "report.html").as_uri())
+    seen.page.wait_for_selector("figure[data-chart=communication] svg path", state="attached")
+    caption = seen.page.locator("figure[data-chart=benefit] figcaption").inner_text()
+    assert "Test accuracy of each client" in caption
+    assert "Not tested: <b>Bergen</b>." in caption
+    last = run.result["rounds"][-1]["trained"]["per_client"]
+    shown = seen.bars("benefit")
+    assert shown[1] == "-", "no bar, and not 0"
+    assert [shown[i] for i in (0, 2, 3)] == pytest.approx([100 * last[i] for i in (0, 2, 3)], abs=1e-4)
+    whiskers = seen.option("benefit")["series"][1]["data"]
+    assert whiskers[0][1] < shown[0] <= whiskers[0][2] + 1e-6
+    tooltip = seen.hover("benefit", column=0, row=30)
+    assert f"{round(14 * last[0])} of 14 test samples" in tooltip
+    assert "Ålesund from Cork" in seen.hover("matrix", column=2, row=0)
+    seen.page.locator("figure[data-chart=benefit] details summary").press("Enter")
+    assert "not tested" in seen.page.locator("figure[data-chart=benefit] details tbody").inner_text()
+    context.close()
+    assert seen.complaints == []

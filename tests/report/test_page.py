@@ -64,7 +64,7 @@ def test_refused_replies_are_in_the_page_and_in_the_table(tmp_path: Path) -> Non
     assert written["refused"] == len(named) > 0
     assert all("has norm" in refusal["reason"] for refusal in named)
     page = comparison.report(tmp_path / "report.html").read_text()
-    told = f"fedavg {len(named)}, of clients 0, 1, 2, 3; {named[0]['reason']}"
+    told = f"fedavg {len(named)}, of client 0, client 1, client 2, client 3; {named[0]['reason']}"
     assert told in page.replace("&#39;", "'")
     assert "local" not in page.partition("Replies that the server refused")[2].partition("</p>")[0]
     console = Console(width=80, file=io.StringIO())
@@ -185,7 +185,7 @@ def test_a_gain_is_told_in_test_samples() -> None:
     low, high = gains["interval"][0]
     assert low < 0 < gains["gain"][0] < high, "two of fourteen samples may be chance"
     assert "Yes, most clients" not in page
-    assert "Too few clients differ to tell." in page
+    assert "Too few clients to tell." in page
 
 
 def test_most_clients_are_said_to_gain_only_beyond_chance() -> None:

@@ -20,7 +20,7 @@ from fedgraft.report.study import Study, Verdict, studies
 from fedgraft.runs.compare import REFERENCES
 from fedgraft.runs.config import AT, At
 from fedgraft.runs.run import Run
-from fedgraft.runs.table import Row, Spread, orders, points
+from fedgraft.runs.table import Row, Spread, names, orders, points
 from fedgraft.version import __version__
 
 MATRIX_BUDGET = 2_500_000
@@ -132,7 +132,8 @@ def _compared(study: Study, at: At) -> dict[str, Any]:
 
 def _leading(study: Study, labels: Sequence[str]) -> str:
     """The first methods of an order; the table has all of them."""
-    return ", ".join([*map(study.starred, labels[:4]), *(["…"] if len(labels) > 4 else [])])
+    more = [f"{len(labels) - 6} more"] if len(labels) > 7 else []
+    return ", ".join([*map(study.starred, labels[:6] if more else labels), *more])
 
 
 def _against(table: Mapping[str, Row]) -> dict[str, dict[str, float]]:
@@ -161,11 +162,14 @@ def _remarks(table: Mapping[str, Row]) -> dict[str, dict[str, tuple[str, ...]]]:
 
 def _refused(runs: Iterable[Finished]) -> str:
     """How many replies the server of a method's runs refused, whose, and why the first."""
-    refused = [each for run in runs for record in run.result["rounds"] for each in record.get("refused", ())]
+    found = list(runs)
+    refused = [each for run in found for record in run.result["rounds"] for each in record.get("refused", ())]
     if not refused:
         return ""
-    clients = sorted({int(each["client"]) for each in refused})
-    return f"{len(refused)}, of client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}; {refused[0]['reason']}"
+    called = dict(enumerate(names(found[0].result)))
+    clients = sorted({int(each["client"]) for each in refused})  # also such as are none
+    told = ", ".join(called.get(client, f"client {client}") for client in clients)
+    return f"{len(refused)}, of {told}; {refused[0]['reason']}"
 
 
 def _versions(result: Any) -> str:

@@ -33,11 +33,6 @@ class Finished:
     place: Path | None = None
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """What the clients are called: their sites' names, or their numbers."""
-        return tuple(self.result.get("names") or (f"client {number}" for number in range(self.result["clients"])))
-
-    @property
     def shows(self) -> Mapping[str, str]:
         """What the names of its observations mean, as its method says."""
         known = methods.METHODS.get(self.config.method)

@@ -1,5 +1,6 @@
 """Pictures for people on a server without a browser: Unicode, at most eighty columns wide."""
 
+import textwrap
 from collections.abc import Mapping
 
 import numpy as np
@@ -167,13 +168,16 @@ def _matrix(study: Study, seen: Observation) -> list[str]:
     seed = min(seen.values)
     last = seen.values[seed][-1]
     title = f"{study.starred(seen.label)}: {seen.name} after the last round, seed {seed}"
+    meaning = textwrap.wrap(f"{seen.name}: {seen.meaning}", WIDTH - 2) if seen.meaning else []
+    explained = [f"  {line}" for line in meaning]
     if not seen.is_matrix:
         low, high = float(last.min()), float(last.max())
         heights = ((last - low) / ((high - low) or 1) * (len(BARS) - 1)).astype(int)
-        return [title, "  " + "".join(BARS[h] for h in heights[: WIDTH - 2]), f"  ▁ {low:.3g} to █ {high:.3g}", ""]
+        bars = "  " + "".join(BARS[h] for h in heights[: WIDTH - 2])
+        return [title, *explained, bars, f"  ▁ {low:.3g} to █ {high:.3g}", ""]
     if last.shape[1] > 1:
         title += f", slice 0 of {last.shape[1]}"
-    return [title, *_shaded(last[:, 0, :], square=seen.shape[0] == seen.shape[2] == study.clients), ""]
+    return [title, *explained, *_shaded(last[:, 0, :], square=seen.shape[0] == seen.shape[2] == study.clients), ""]
 
 
 def _shaded(matrix: Array, *, square: bool) -> list[str]:

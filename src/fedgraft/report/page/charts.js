@@ -107,7 +107,14 @@ const Charts = (() => {
       axisLabel: {
         color: theme.muted,
         hideOverlap: true,
-        ...(long ? { rotate: turned ? 40 : 0, width: 84, overflow: "truncate" } : {}),
+        ...(long
+          ? {
+              rotate: turned ? 40 : 0,
+              width: turned ? 84 : Math.floor((0.75 * width) / names.length),
+              overflow: "truncate",
+              interval: names.length <= 24 ? 0 : "auto",
+            }
+          : {}),
         ...axisLabel,
       },
     });
@@ -273,28 +280,45 @@ const Charts = (() => {
     return said.join("; ");
   }
 
-  function whiskers(theme, intervals) {
+  // Thin lines from low to high through the bars, what the bar says above them, and a word where there is no bar.
+  function whiskers(theme, values, intervals, written) {
+    const line = (x1, y1, x2, y2) => ({
+      type: "line",
+      shape: { x1, y1, x2, y2 },
+      style: { stroke: theme.text, lineWidth: 1.4, opacity: 0.8 },
+    });
+    const word = (x, y, text, turned) => ({
+      type: "text",
+      x,
+      y,
+      rotation: turned ? Math.PI / 2 : 0,
+      style: {
+        text,
+        fill: turned ? theme.muted : theme.text,
+        fontSize: 11,
+        align: turned ? "left" : "center",
+        verticalAlign: turned ? "middle" : "bottom",
+      },
+    });
     return {
       type: "custom",
       id: "whiskers",
       silent: true,
       z: 5,
       tooltip: { show: false },
-      data: intervals.flatMap((each, i) => (each ? [[i, each[0], each[1]]] : [])),
+      encode: { x: 0, y: [1, 2] },
+      data: values.map((value, i) => [i, ...(value === null ? [0, 0] : (intervals[i] ?? [value, value]))]),
       renderItem: (params, api) => {
+        const i = params.dataIndex;
         const [x, low] = api.coord([api.value(0), api.value(1)]);
         const [, high] = api.coord([api.value(0), api.value(2)]);
+        const [, zero] = api.coord([api.value(0), 0]);
         const half = Math.min(7, 0.2 * api.size([1, 0])[0]);
-        const stroke = { stroke: theme.text, lineWidth: 1.4, fill: null, opacity: 0.8 };
-        const piece = (x1, y1, x2, y2) => ({ type: "line", shape: { x1, y1, x2, y2 }, style: stroke });
-        return {
-          type: "group",
-          children: [
-            piece(x, low, x, high),
-            piece(x - half, low, x + half, low),
-            piece(x - half, high, x + half, high),
-          ],
-        };
+        const lines = intervals[i] && values[i] !== null
+          ? [line(x, low, x, high), line(x - half, low, x + half, low), line(x - half, high, x + half, high)]
+          : [];
+        const said = values[i] === null ? word(x, low - 4, "not tested", true) : written && word(x, Math.min(high, zero) - 3, written(i));
+        return { type: "group", children: [...lines, ...(said ? [said] : [])] };
       },
     };
   }
@@ -363,15 +387,6 @@ const Charts = (() => {
                 color: colour(i),
                 borderRadius: value < 0 ? [0, 0, 3, 3] : [3, 3, 0, 0],
               },
-              label: {
-                show: roomy && value !== null,
-                position: intervals[i] ? (value < 0 ? "insideTop" : "insideBottom") : value < 0 ? "bottom" : "top",
-                color: theme.text,
-                backgroundColor: intervals[i] ? theme.page : "transparent",
-                padding: [0, 2],
-                fontSize: 11,
-                formatter: () => written(i),
-              },
             })),
             markLine: {
               silent: true,
@@ -381,7 +396,7 @@ const Charts = (() => {
               data: [{ yAxis: 0 }],
             },
           },
-          whiskers(theme, intervals),
+          whiskers(theme, values, intervals, roomy ? written : null),
         ],
       },
       caption: [what + thin, ...notes].join(" "),

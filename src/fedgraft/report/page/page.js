@@ -165,7 +165,7 @@
         view: "gain",
         benefit: this.best(data.point),
         person: -1,
-        roundScale: false,
+        roundScale: true,
         observed: 0,
         slice: 0,
         round: 0,
