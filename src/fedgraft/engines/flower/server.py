@@ -36,6 +36,7 @@ class Rules:
     ``patience`` is how long a start, or a round below the quorum, waits for sites before the run stops. For ``grace``
     seconds after the deadline an answer is still heard, if only to say that it was late. ``pause`` is the time between
     two looks at the grid, ``again`` that before a node that was not let in, or a round below the quorum, is tried anew.
+    A site that says it has more than ``max_samples`` training samples is not let in: they are its weight in a mean.
     """
 
     quorum: int = 1
@@ -44,6 +45,7 @@ class Rules:
     grace: float = 90.0
     pause: float = 0.5
     again: float = 15.0
+    max_samples: int = 1_000_000
 
 
 class StoppedError(UserError):
@@ -203,6 +205,11 @@ class Sites:
             client = self.names.index(hello.site)
             if hello.samples < 1:
                 raise RecordError(f"site {hello.site} has nothing to train on")
+            if hello.samples > self.rules.max_samples:
+                raise RecordError(
+                    f"site {hello.site} says that it has {hello.samples} training samples, "
+                    f"above max_samples = {self.rules.max_samples}"
+                )
             if hello.samples != (before := self.samples.setdefault(client, hello.samples)):
                 raise RecordError(f"site {hello.site} has {hello.samples} samples, and had {before} when the run began")
         except RecordError as error:
