@@ -1,7 +1,7 @@
 """Small federations for all tests, and one thread: two threads fighting for a core make a suite crawl."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,9 @@ import pytest
 import torch
 
 from fedgraft.core.client import Client, ClientId, Workbench
+from fedgraft.core.evaluation import Scores
+from fedgraft.core.exchange import Failure, Outcome
+from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Architecture
 from fedgraft.core.rounds import Participation, Round, rounds
@@ -126,6 +129,23 @@ def simulate(
     with LocalEngine(method, spec, fed.clients, workers=workers, faults=faults) as engine:
         done = list(rounds(method, server, engine, Participation(share, share), evaluate_every=evaluate_every))
     return done, server, engine
+
+
+Outcomes = dict[ClientId, Outcome | Failure]
+HOSTILE = 1
+
+
+class Wire(LocalEngine):
+    """An engine whose replies pass through somebody's hands, and so do the test figures."""
+
+    forge: Callable[[int, Outcomes], Outcomes] = staticmethod(lambda _, outcomes: outcomes)
+    forge_scores: Callable[[dict[ClientId, Scores]], dict[ClientId, Scores]] = staticmethod(lambda scores: scores)
+
+    def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
+        return self.forge(round, dict(super().train(round, messages)))
+
+    def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
+        return self.forge_scores(dict(super().evaluate(round, messages)))
 
 
 @pytest.fixture

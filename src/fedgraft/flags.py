@@ -21,7 +21,7 @@ PANELS = {
     "dataset data_dir clients partition validation normalise augment resize": "Data",
     "model head kernels": "Model",
     "rounds seed participation evaluate_every global_test checkpoint_every": "Rounds",
-    "max_norm averaging": "Server",
+    "max_norm outlier_factor averaging": "Server",
     "workers retries failed_client deadline device": "Machine",
 }
 

@@ -93,12 +93,6 @@ class Display:
         return False
 
 
-def _name(run: Run, client: int) -> str:
-    """What a client is called, if it is one."""
-    names = getattr(run.federation, "names", ())
-    return names[client] if 0 <= client < len(names) else f"client {client}"
-
-
 def watched(
     work: Callable[[list[Watcher]], Made],
     picture: Callable[[Made], RenderableType],

@@ -4,6 +4,7 @@ import pkgutil
 import subprocess
 import sys
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -217,3 +218,28 @@ def test_names_are_known_before_torch_is_imported() -> None:
     )
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
     assert told.split() == ["False", "fedapa", "True"]
+def frozen_backbone(*, whole: bool) -> torch.nn.Module:
+    """Layers of which the first, or all but the head, are as they were trained elsewhere."""
+    layers = [torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 4), torch.nn.ReLU()]
+    for layer in layers if whole else layers[:1]:
+        layer.requires_grad_(False)
+    return torch.nn.Sequential(*layers, torch.nn.Linear(4, CLASSES))
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["first layer", "all but the head"])
+@pytest.mark.parametrize("name", METHODS)
+def test_frozen_parameters_stay_as_they_began_and_never_travel(name: str, whole: bool) -> None:
+    fed = blobs()
+    spec = specification(fed, rounds=2, build=partial(frozen_backbone, whole=whole))
+    layout, method = spec.layout(0), make(name)
+    assert layout.frozen.stop - layout.frozen.start == (35 + 10 + 24 if whole else 35)
+    done, server, engine = simulate(method, fed, spec, share=0.75)
+    assert not any(this.refused for this in done)
+    began = spec.initial(0)[layout.frozen]
+    for client, state in engine.states.items():
+        assert torch.equal(state["own"][layout.frozen], began), client
+    trained, buffers = layout.trained, 10
+    assert layout.width("all", "average") == trained + buffers
+    for client in range(4):
+        for entry, field in method.expects(server, client).items():
+            assert max(field.shape, default=0) <= trained + buffers, entry

@@ -29,6 +29,7 @@ class Training:
     momentum_buffers: Literal["fresh", "kept"] = "fresh"
     buffers: Buffers = "average"
     max_norm: float = 1e9
+    outlier_factor: float = 10.0
     averaging: str = "mean"
 
     def rate(self, round: int) -> float:

@@ -161,7 +161,8 @@ def _serve(grid: Grid, charter: Charter) -> None:
 
 def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
     """Do the federation's run, or go on with it, in its directory."""
-    rules = rules or Rules(charter.quorum, charter.rules.deadline, charter.rules.patience)
+    told = charter.rules
+    rules = rules or Rules(charter.quorum, told.deadline, told.patience, max_samples=told.max_samples)
     place = Path(charter.directory).expanduser()
     begun = (place / "federation.json").exists()
     if (place / "result.json").exists():

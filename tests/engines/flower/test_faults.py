@@ -713,6 +713,15 @@ def test_a_site_that_does_not_fit_is_not_let_in_and_told_why(
     assert str(tmp_path) not in str(stop.value)
 
 
+def test_a_site_that_claims_more_samples_than_the_rules_allow_is_not_let_in(fed: Federation, tmp_path: Path) -> None:
+    federated = begin(tmp_path, fed, patience=0.05, max_samples=30)
+    reason = (
+        "c is not there; a node was not let in: site c says that it has 31 training samples, above max_samples = 30"
+    )
+    with pytest.raises(StoppedError, match=reason):
+        federated.serve()
+
+
 def test_other_settings_do_not_go_on_with_a_run(fed: Federation, tmp_path: Path) -> None:
     federated = begin(tmp_path, fed)
     on_message(federated.grid, "train", 1, Stop())
