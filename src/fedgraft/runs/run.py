@@ -29,6 +29,7 @@ from fedgraft.runs import checkpoint, directory, results, setting
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
+from fedgraft.runs.history import History
 from fedgraft.runs.setting import Model, Population
 from fedgraft.version import __version__
 
@@ -211,12 +212,10 @@ def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
 
 
 def newest(run: Run, place: Path, states: Mapping[ClientId, State]) -> Checkpoint | None:
-    """Find the newest whole checkpoint of a run whose clients begin with ``states``; the records are those up to it."""
+    """Find the newest whole checkpoint of a run whose clients begin with ``states``."""
     directory.sweep(place)
-    begun = Checkpoint(0, run.method.setup(run.spec), states, [], [])
-    found, complaints = checkpoint.read(place / "checkpoints", begun)
+    found, complaints = checkpoint.read(place / "checkpoints", Checkpoint(0, run.method.setup(run.spec), states))
     run.notes += complaints
-    run.records = [dict(record) for record in found.records] if found else []
     return found
 
 
@@ -272,7 +271,9 @@ def conduct(
     config, spec = run.config, run.spec
     server = run.server = run.method.setup(spec)
     participation = Participation(*participation_range(config.participation))
-    observed = [] if start is None else list(start.observed)
+    saves = None if run.directory is None else run.directory / "checkpoints"
+    history = start.history if start is not None else History() if saves is None else checkpoint.begin(saves)
+    run.records = history.records
     for watcher in watchers:
         watcher.begin(run)
     started = saved = time.perf_counter()
@@ -287,19 +288,17 @@ def conduct(
             known = results.tested_and_diverged(run.records, spec.clients)["test_samples"]
             server.tested = {("test", client): count for client, count in enumerate(known) if count}
         for this in loop(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
-            run.records.append(results.record(this))
-            observed.append(this.observed)
+            history.add(results.record(this), this.observed)
             metrics(run.records[-1])
-            if run.directory is not None and _due(config, server.round, time.perf_counter() - saved):
-                now = Checkpoint(server.round, server, engine.states, observed, run.records)
-                checkpoint.write(run.directory / "checkpoints", now)
+            if saves is not None and _due(config, server.round, time.perf_counter() - saved):
+                checkpoint.write(saves, Checkpoint(server.round, server, engine.states, history))
                 memory.give_back()
                 saved = time.perf_counter()
             for watcher in watchers:
                 watcher.round(run, this)
         run._states = dict(engine.states)
     run.result = _result(run, time.perf_counter() - started)
-    run.observed = results.stacked(observed)
+    run.observed = history.observed()
     if run.directory is not None:
         results.write_observations(run.directory / "observed.safetensors", run.observed)
         results.write_json(run.directory / "result.json", run.result)
