@@ -25,6 +25,7 @@ from fedgraft.flags import (
     Track,
     default_directory,
     free,
+    nameable,
     with_settings,
 )
 from fedgraft.runs.config import AT, At, RunConfig, configure, read
@@ -88,7 +89,7 @@ def run(
     set_: Set = None,
     config: ConfigFile = None,
     recipe: Recipe = None,
-    out: Annotated[Path | None, typer.Option(help="Directory of the run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of the run.", callback=nameable)] = None,
     report: Report = False,
     track: Track = None,
     as_json: Json = False,
@@ -133,7 +134,7 @@ def compare(
     seeds: Annotated[int, typer.Option(help="How many seeds (partitions, starts, batches).", min=1)] = 3,
     config: ConfigFile = None,
     recipe: Recipe = None,
-    out: Annotated[Path | None, typer.Option(help="Directory of the comparison.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of the comparison.", callback=nameable)] = None,
     report: Report = False,
     track: Track = None,
     point: Point = AT[0],
@@ -172,7 +173,9 @@ def compare(
 
 @app.command()
 def resume(
-    directory: Annotated[Path, typer.Argument(help="Directory of an interrupted run or comparison.")],
+    directory: Annotated[
+        Path, typer.Argument(help="Directory of an interrupted run or comparison.", callback=nameable)
+    ],
     workers: Annotated[str | None, typer.Option(help="Worker processes; the result does not depend on them.")] = None,
     point: Point = AT[0],
     as_json: Json = False,
@@ -195,10 +198,16 @@ def resume(
 
 @app.command()
 def report(
-    directories: Annotated[list[Path], typer.Argument(help="Directories of runs or comparisons, or folders of them.")],
-    out: Annotated[Path | None, typer.Option(help="The HTML file to write (default: DIRECTORY/report.html).")] = None,
+    directories: Annotated[
+        list[Path], typer.Argument(help="Directories of runs or comparisons, or folders of them.", callback=nameable)
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file to write (default: DIRECTORY/report.html).", callback=nameable)
+    ] = None,
     text: Annotated[bool, typer.Option("--text", help="Print pictures for a terminal instead.")] = False,
-    plots: Annotated[Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.")] = None,
+    plots: Annotated[
+        Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.", callback=nameable)
+    ] = None,
     point: Point = AT[0],
 ) -> None:
     """Show finished runs as one HTML file: who gains, who learned from whom, and how to repeat it."""
@@ -222,7 +231,9 @@ def report(
 
 @app.command()
 def watch(
-    directory: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison that is going on.")],
+    directory: Annotated[
+        Path, typer.Argument(help="Directory of a run or of a comparison that is going on.", callback=nameable)
+    ],
 ) -> None:
     """Follow a run from another terminal, until it ends or Ctrl-C."""
     from fedgraft.report.watch import watch as follow

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import fields
@@ -68,13 +69,28 @@ def with_settings(command: Callable[..., None], *, without: Collection[str] = ()
     return typed
 
 
+LONGEST_PART = 255
+"""Bytes of a name that file systems take."""
+
+
+def nameable(value: Path | list[Path] | None) -> Path | list[Path] | None:
+    """Refuse a path that no file system takes, before anything is looked for there."""
+    for path in value if isinstance(value, list) else [value] if value else []:
+        for part in path.parts:
+            if len(os.fsencode(part)) > LONGEST_PART:
+                raise UserError(f"nothing can be called {part[:20]}...: a name has at most {LONGEST_PART} bytes")
+    return value
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print the facts for programs.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="A hyper-parameter of the method, as name=value.", metavar="NAME=VALUE"),
 ]
 Recipe = Annotated[str | None, typer.Option("--recipe", help="Settings of a paper: fedapa, apple, fedppa, fedgpa.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings; flags override it.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="A TOML file with settings; flags override it.", callback=nameable)
+]
 Point = Annotated[
     At,
     typer.Option(

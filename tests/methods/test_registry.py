@@ -218,6 +218,8 @@ def test_names_are_known_before_torch_is_imported() -> None:
     )
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
     assert told.split() == ["False", "fedapa", "True"]
+
+
 def frozen_backbone(*, whole: bool) -> torch.nn.Module:
     """Layers of which the first, or all but the head, are as they were trained elsewhere."""
     layers = [torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 4), torch.nn.ReLU()]
