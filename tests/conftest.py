@@ -1,7 +1,7 @@
 """What all tests share, and one thread: two threads fighting for a core make a suite crawl."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -10,9 +10,13 @@ import pytest
 import torch
 
 from fedgraft.core.client import Client, ClientId, Workbench
+from fedgraft.core.evaluation import Scores
+from fedgraft.core.exchange import Failure, Outcome
+from fedgraft.core.message import Message
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.spec import Spec
 from fedgraft.data.federation import Federation
+from fedgraft.engines.local import LocalEngine
 from fedgraft.testing import CLASSES as CLASSES
 from fedgraft.testing import awkward as awkward
 from fedgraft.testing import blobs
@@ -44,6 +48,23 @@ def slope(f: Callable[[torch.Tensor], float], at: torch.Tensor, entry: int, h: f
     aside = torch.zeros_like(at)
     aside.view(-1)[entry] = h
     return (f(at + aside) - f(at - aside)) / (2 * h)
+
+
+Outcomes = dict[ClientId, Outcome | Failure]
+HOSTILE = 1
+
+
+class Wire(LocalEngine):
+    """An engine whose replies pass through somebody's hands, and so do the test figures."""
+
+    forge: Callable[[int, Outcomes], Outcomes] = staticmethod(lambda _, outcomes: outcomes)
+    forge_scores: Callable[[dict[ClientId, Scores]], dict[ClientId, Scores]] = staticmethod(lambda scores: scores)
+
+    def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
+        return self.forge(round, dict(super().train(round, messages)))
+
+    def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
+        return self.forge_scores(dict(super().evaluate(round, messages)))
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -140,3 +142,161 @@ def test_partitions_are_saved_and_shown(tmp_path: Path) -> None:
 
 def test_version() -> None:
     assert runner.invoke(app, ["--version"]).output.startswith("fedgraft ")
+
+
+def test_a_misspelt_name_does_not_wait_for_torch(tmp_path: Path) -> None:
+    """What is imported decides how long the answer takes, on any machine."""
+    for words in (["run", "fedapaa"], ["compare", "local", "fedapaa"], ["run", "local", "--dataset", "digts"]):
+        asked = (
+            "import sys; from fedgraft.cli import main\n"
+            f"sys.argv = ['fedgraft', *{words!r}]\n"
+            "try: main()\n"
+            "except SystemExit as end: print(end.code, 'torch' in sys.modules)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, cwd=tmp_path, check=True)
+        assert done.stdout.split() == ["2", "False"]
+        assert "did you mean" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run", "fedapa", "--mu", "3"], "no option --mu, but fedapa has a hyper-parameter mu: write --set mu=3"),
+        (["run", "fedapa:eta=1", "--mu=3"], "write --set mu=3"),
+        (["run", "scaffold", "--eta-l", "0.2"], "scaffold has a hyper-parameter eta_l: write --set eta_l=0.2"),
+        (["run", "fedapa", "--eta"], "write --set eta=VALUE"),  # and not the --set that it looks like
+        (["compare", "local", "fedapa", "--mu", "3"], "write fedapa:mu=3"),
+    ],
+)
+def test_a_hyper_parameter_typed_as_an_option_is_pointed_to_its_place(words: list[str], sentence: str) -> None:
+    refused = runner.invoke(app, words)
+    assert isinstance(refused.exception, UserError), refused.output
+    assert sentence in str(refused.exception)
+
+
+def test_other_unknown_options_are_answered_as_ever() -> None:
+    for words in (["run", "fedapa", "--rond", "3"], ["run", "fedapa", "--zzz", "3"]):
+        done = runner.invoke(app, words)
+        assert done.exit_code == 2
+        assert "No such option" in done.output
+
+
+QUICK = ["--rounds", "1", "--workers", "1", "--clients", "2", "--partition", "iid", "--model", "linear"]
+
+
+def test_settings_of_a_method_stand_behind_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert runner.invoke(app, ["run", "scaffold:eta_l=0.2", *QUICK, "--out", "a"]).exit_code == 0
+    assert json.loads(Path("a/result.json").read_text())["params"]["eta_l"] == 0.2
+    both = ["run", "fedapa:mu=0.3,eta=1", "--set", "mu=0.6", *QUICK, "--out", "b"]
+    assert runner.invoke(app, both).exit_code == 0
+    params = json.loads(Path("b/result.json").read_text())["params"]
+    assert (params["mu"], params["eta"]) == (0.6, 1)
+
+
+def test_a_method_on_the_command_line_replaces_the_files_method_and_its_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert runner.invoke(app, ["run", "fedapa:mu=0.3", *QUICK, "--out", "a"]).exit_code == 0
+    for words, method, params in (
+        (["run", "local", "--config", "a/config.toml", "--out", "b"], "local", {}),
+        (["run", "--config", "a/config.toml", "--out", "c"], "fedapa", {"mu": 0.3}),
+        (
+            ["run", "fedapa", "--config", "a/config.toml", "--set", "eta=1", "--out", "d"],
+            "fedapa",
+            {"mu": 0.3, "eta": 1},
+        ),
+    ):
+        done = runner.invoke(app, words)
+        assert done.exit_code == 0, done.exception
+        result = json.loads(Path(words[-1], "result.json").read_text())
+        assert result["method"] == method
+        assert result["params"].items() >= params.items()
+    done = runner.invoke(app, ["compare", "--config", "a/config.toml", "--seeds", "1", "--out", "e"])
+    assert done.exit_code == 0, done.exception
+    assert (tmp_path / "e" / "fedapa-mu=0.3-seed0").is_dir(), "a comparison without methods takes the file's"
+
+
+def test_reports_lie_beside_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for out in ("a", "b"):
+        assert runner.invoke(app, ["run", "local", *QUICK, "--out", out]).exit_code == 0
+    Path("report.html").write_text("somebody else's")
+    assert "report: a/report.html" in runner.invoke(app, ["report", "a"]).output
+    assert "report: a/report.html" in runner.invoke(app, ["report", "a"]).output, "its own, it may write again"
+    assert "report: report-2.html" in runner.invoke(app, ["report", "a", "b"]).output
+    assert "report: report-3.html" in runner.invoke(app, ["report", "a", "b"]).output
+    assert Path("report.html").read_text() == "somebody else's"
+
+
+def test_own_data_are_not_called_by_a_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    Path("hospitals").mkdir()
+    for name in ("north", "south"):
+        x, y = rng.standard_normal((12, 4)).astype(np.float32), np.arange(12) % 2
+        np.savez(f"hospitals/{name}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    quick = ["--dataset", "hospitals", "--rounds", "1", "--workers", "1", "--model", "linear"]
+    assert runner.invoke(app, ["compare", "--seeds", "1", *quick]).exit_code == 0
+    assert [each.name for each in Path("runs").iterdir()] == ["compare-hospitals-own"]
+    refused = runner.invoke(app, ["run", "fedavg", *quick, "--max-norm", "1e-9", "--out", "r"])
+    assert "refused: north: " in refused.output
+    assert "client 0" not in refused.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "local", "--dataset", "d" * 256],
+        ["run", "local", "--dataset", "d" * 256 + ".npz"],
+        ["run", "local", "--data-dir", "d" * 256],
+        ["run", "local", "--partition", "p" * 256],
+        ["run", "local", "--partition", "p" * 256 + ".json"],
+        ["run", "local", "--model", "m" * 256],
+        ["run", "local", "--model", "m" * 256 + ":f"],
+        ["run", "local", "--model", "m" * 256 + ".py:f"],
+        ["run", "local", "--model", "..:x"],
+        ["run", "local", "--config", "c" * 256],
+        ["run", "m" * 256],
+        ["run", "local", *QUICK, "--out", "o" * 256],
+        ["compare", *QUICK, "--out", "o" * 256],
+        ["resume", "o" * 256],
+        ["report", "o" * 256],
+        ["watch", "o" * 256],
+        ["partition", "--load", "p" * 256],
+        ["partition", "--save", "p" * 256],
+        ["run", "local", "--dataset", "a\0b"],
+    ],
+)
+def test_names_that_no_file_can_have_are_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = runner.invoke(app, words)
+    assert isinstance(refused.exception, UserError), refused.exception
+    assert "\n" not in str(refused.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_long_name_that_a_file_has_gives_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x, y = np.random.default_rng(0).standard_normal((12, 4)).astype(np.float32), np.arange(12) % 2
+    np.savez("d" * 251 + ".npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    assert runner.invoke(app, ["run", "local", "--dataset", "d" * 251 + ".npz", *QUICK]).exit_code == 0
+    assert [each.name for each in Path("runs").iterdir()] == [f"local-{'d' * 60}-seed0"]
+
+
+def test_somebody_who_stops_a_run_is_told_how_it_goes_on(tmp_path: Path) -> None:
+    words = ["run", "fedavg", "--rounds", "100000", "--workers", "1", "--model", "linear", "--out", "my runs/a"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "fedgraft", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    metrics = tmp_path / "my runs" / "a" / "metrics.jsonl"
+    until = time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < until:
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 128 + signal.SIGINT
+    assert told.splitlines()[-1] == "fedgraft: stopped; `fedgraft resume 'my runs/a'` goes on with it"

@@ -154,8 +154,12 @@ def test_a_difference_by_hand() -> None:
     assert found.mean == pytest.approx((0.4 / 3 + 0.2 / 3) / 2)
     assert (found.better, found.worse, found.same, found.pairs, found.seeds) == (4, 1, 1, 6, 2)
     assert found.improvement == pytest.approx(4.5 / 6)
-    assert found.too_few, "of five pairs that differ, no test can say more than p = 0.0625"
     assert not found.more_than_noise
+    five, six = paired([[0.1] * 5]), paired([[0.1] * 6])
+    assert five is not None
+    assert six is not None
+    assert (five.p, five.too_few, five.more_than_noise) == (0.0625, True, False)
+    assert (six.p, six.too_few, six.more_than_noise) == (0.03125, False, True)
     assert paired([]) is None
     assert paired([[], []]) is None
 

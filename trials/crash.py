@@ -24,7 +24,7 @@ from typing import Any
 import fedgraft as fg
 from fedgraft.core.errors import UserError
 
-FILE_OPERATIONS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree"}
+FILE_OPERATIONS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
 PATIENCE = 60.0  # seconds that a run of a second may take, or its workers to go, before the trial fails
 MOMENTS = ("received", "trained", "participants", "refused", "bytes_up", "bytes_down", "loss", "round")
 
@@ -89,8 +89,8 @@ def difference(one: Path, two: Path) -> str | None:
     for run in (one, two):
         if not (run / "result.json").exists():
             return f"{run.name} did not finish"
-    newest = max(p.name for p in (one / "checkpoints").iterdir())
-    files = [f"checkpoints/{newest}/{part}.safetensors" for part in ("server", "clients", "observed")]
+    newest = max(p.name for p in (one / "checkpoints").glob("round-*"))
+    files = [f"checkpoints/{newest}/{part}.safetensors" for part in ("server", "clients")]
     for file in (*files, "observed.safetensors"):
         if not (two / file).exists() or (one / file).read_bytes() != (two / file).read_bytes():
             return f"{file} differs"

@@ -39,6 +39,7 @@ CONTRACTS = {
     "contract 8": ["tests/core/test_contracts.py", "tests/core/test_message.py", "tests/core/test_boundary.py"],
     "bank": ["tests/core/test_bank.py"],
     "simplex": ["tests/core/test_simplex.py"],
+    "statistics": ["tests/test_statistics.py", "tests/report/test_comparison.py"],
     "training": ["tests/core/test_training.py", "tests/core/test_steps.py"],
 }
 Verdict = Literal["noticed", "survived", "hung"]

@@ -13,6 +13,7 @@ not wait for torch.
 import importlib
 from typing import Any
 
+from fedgraft.methods import PLACES as METHOD_PLACES
 from fedgraft.version import __version__
 
 _PLACES = {
@@ -28,43 +29,10 @@ _PLACES = {
     "fedgraft.data.federation": ["Federation", "Site", "federate", "own_data"],
     "fedgraft.data.partition": ["Dirichlet", "Partition", "Pathological"],
     "fedgraft.deploy.model": ["load_model"],
-    "fedgraft.methods.apfl": ["APFL"],
-    "fedgraft.methods.apple": ["APPLE"],
-    "fedgraft.methods.dbe": ["DBE"],
-    "fedgraft.methods.ditto": ["Ditto"],
-    "fedgraft.methods.fedala": ["FedALA"],
-    "fedgraft.methods.fedamp": ["FedAMP"],
-    "fedgraft.methods.fedapa": ["FedAPA"],
-    "fedgraft.methods.fedas": ["FedAS"],
-    "fedgraft.methods.fedavg": ["FedAvg"],
-    "fedgraft.methods.fedavg_ft": ["FedAvgFT"],
-    "fedgraft.methods.fedavg_local": ["FedAvgLocal"],
-    "fedgraft.methods.fedbabu": ["FedBABU"],
-    "fedgraft.methods.fedfomo": ["FedFomo"],
-    "fedgraft.methods.fedgh": ["FedGH"],
-    "fedgraft.methods.fedgpa": ["FedGPA"],
-    "fedgraft.methods.fedpac": ["FedPAC"],
-    "fedgraft.methods.fedper": ["FedPer"],
-    "fedgraft.methods.fedphp": ["FedPHP"],
-    "fedgraft.methods.fedppa": ["FedPPA"],
-    "fedgraft.methods.fedppa_plus": ["FedPPAPlus"],
-    "fedgraft.methods.fedproto": ["FedProto"],
-    "fedgraft.methods.fedprox": ["FedProx"],
-    "fedgraft.methods.fedprox_ft": ["FedProxFT"],
-    "fedgraft.methods.fedrep": ["FedRep"],
-    "fedgraft.methods.flexifed": ["FlexiFed"],
-    "fedgraft.methods.heurfedamp": ["HeurFedAMP"],
-    "fedgraft.methods.lg_fedavg": ["LGFedAvg"],
-    "fedgraft.methods.local": ["Local"],
-    "fedgraft.methods.pfedamf": ["PFedAMF"],
-    "fedgraft.methods.pfedhn": ["PFedHN"],
-    "fedgraft.methods.pfedla": ["PFedLA"],
-    "fedgraft.methods.pfedme": ["PFedMe"],
-    "fedgraft.methods.scaffold": ["SCAFFOLD"],
     "fedgraft.runs.compare": ["Comparison", "compare"],
     "fedgraft.runs.run": ["Run", "resume", "run"],
 }
-_HOME = {name: place for place, names in _PLACES.items() for name in names}
+_HOME = {name: place for place, names in _PLACES.items() for name in names} | METHOD_PLACES
 
 __all__ = ["__version__", *_HOME]
 

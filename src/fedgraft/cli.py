@@ -1,20 +1,35 @@
-"""The command line. Heavy imports wait until a command needs them, so that help answers at once."""
+"""The command line. Heavy imports wait until a command needs them: help, and a misspelt name, are answered at once."""
 
 import json
+import shlex
 import signal
 import sys
 import textwrap
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedgraft import characters
 from fedgraft.core.errors import UserError
 from fedgraft.deploy import commands as deploy
-from fedgraft.flags import ConfigFile, Json, Point, Recipe, Report, Set, Track, default_directory, with_settings
-from fedgraft.runs.config import AT, At, configure, read
+from fedgraft.flags import (
+    ConfigFile,
+    Json,
+    MethodCommand,
+    Point,
+    Recipe,
+    Report,
+    Set,
+    Track,
+    default_directory,
+    free,
+    nameable,
+    with_settings,
+)
+from fedgraft.runs.config import AT, At, RunConfig, configure, read
 from fedgraft.version import __version__
 
 app = typer.Typer(
@@ -30,11 +45,14 @@ DataDir = Annotated[str | None, typer.Option("--data-dir", help="Folder with <na
 
 
 class StoppedError(SystemExit):
-    """Somebody stopped the program: Ctrl-C or a termination signal."""
+    """Somebody stopped the program: Ctrl-C or a termination signal. The hint says how to go on."""
+
+    hint = ""
 
 
 def main() -> None:
     """Run a command; what the user can mend is one sentence and exit code 2."""
+    characters.make_do()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
@@ -43,7 +61,7 @@ def main() -> None:
         typer.echo(f"fedgraft: {error}", err=True)
         sys.exit(2)
     except StoppedError as stopped:
-        typer.echo("fedgraft: stopped; `fedgraft resume DIR` goes on with a run or a comparison", err=True)
+        typer.echo(f"fedgraft: stopped{stopped.hint}", err=True)
         sys.exit(stopped.code)
 
 
@@ -51,14 +69,28 @@ def _stop(number: int, _: object) -> None:
     raise StoppedError(128 + number)
 
 
-@app.command()
+@contextmanager
+def _resumable(directory: Path) -> Iterator[None]:
+    """Say to somebody who stops a run how it goes on."""
+    try:
+        yield
+    except StoppedError as stopped:
+        begun = any((directory / name).exists() for name in ("config.toml", "agenda.toml"))
+        how = f"`fedgraft resume {shlex.quote(str(directory))}` goes on with it"
+        stopped.hint = f"; {how}" if begun else " before anything was written"
+        raise
+
+
+@app.command(cls=MethodCommand)
 @with_settings
 def run(
-    method: Annotated[str | None, typer.Argument(help="Name of a method; see `fedgraft methods`.")] = None,
+    method: Annotated[
+        str | None, typer.Argument(help="A method, such as fedapa or fedapa:mu=0.3; see `fedgraft methods`.")
+    ] = None,
     set_: Set = None,
     config: ConfigFile = None,
     recipe: Recipe = None,
-    out: Annotated[Path | None, typer.Option(help="Directory of the run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of the run.", callback=nameable)] = None,
     report: Report = False,
     track: Track = None,
     as_json: Json = False,
@@ -66,33 +98,35 @@ def run(
     settings: dict[str, Any],
 ) -> None:
     """Run one method and write a run directory."""
+    from fedgraft import methods
+
     layers = [read(config) if config else {}, settings]
     if method is not None:
-        layers.append({"method": method})
+        name, params = methods.split(method)
+        layers.append({"method": name, "params": params})
     elif "method" not in layers[0]:
         raise UserError("name a method, such as `fedgraft run fedapa`; `fedgraft methods` lists them")
     if set_:
-        from fedgraft.methods import assignments
-
-        layers.append({"params": assignments(set_)})
+        layers.append({"params": methods.assignments(set_)})
     full = configure(*layers, recipe_name=recipe)
+    _insist_on_names(full, [full.method])
 
-    from fedgraft import methods
     from fedgraft.runs.run import run as start
     from fedgraft.terminal import Display
 
     made = methods.make(full.method, **full.params)
-    directory = out or default_directory(f"{full.method}-{Path(full.dataset).stem}-seed{full.seed}")
+    directory = out or default_directory(made.name, _short(Path(full.dataset).stem), f"seed{full.seed}")
     console = _console()
     with ExitStack() as stack:
+        stack.enter_context(_resumable(directory))
         watchers = [*_trackers(track, stack), stack.enter_context(Display(console))]
-        done = start(made, config=full, out=directory, watchers=watchers)
+        done = start(made, config=full, out=directory, watchers=watchers, progress=False)
     if report:
         typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
     _show(done, as_json)
 
 
-@app.command()
+@app.command(cls=MethodCommand)
 @with_settings
 def compare(
     methods: Annotated[
@@ -101,7 +135,7 @@ def compare(
     seeds: Annotated[int, typer.Option(help="How many seeds (partitions, starts, batches).", min=1)] = 3,
     config: ConfigFile = None,
     recipe: Recipe = None,
-    out: Annotated[Path | None, typer.Option(help="Directory of the comparison.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of the comparison.", callback=nameable)] = None,
     report: Report = False,
     track: Track = None,
     point: Point = AT[0],
@@ -110,29 +144,39 @@ def compare(
     settings: dict[str, Any],
 ) -> None:
     """Compare methods on the same data; local and fedavg are always in the table."""
-    full = configure(read(config) if config else {}, settings, recipe_name=recipe)
+    from fedgraft.methods import METHODS, make, split
 
-    from fedgraft.methods import METHODS
+    full = configure(read(config) if config else {}, settings, recipe_name=recipe)
+    named = list(METHODS) if methods == ["all"] else list(methods or [])
+    _insist_on_names(full, [split(each)[0] for each in named])
+
+    from fedgraft.data.federation import OWN
     from fedgraft.runs.compare import Agenda, contestants
     from fedgraft.runs.compare import compare as start
     from fedgraft.terminal import Display
 
-    chosen = list(METHODS) if methods == ["all"] else list(methods or [])
+    chosen: list[Any] = named
+    if not named and "method" in full.model_fields_set:
+        chosen = [make(full.method, **full.params)]
     agenda = Agenda(full, contestants(chosen), tuple(range(full.seed, full.seed + seeds)))
-    directory = out or default_directory(f"compare-{Path(full.dataset).stem}-{full.partition.replace(':', '')}")
+    split_by = OWN if _at_sites(full.dataset) else full.partition.replace(":", "")
+    directory = out or default_directory("compare", _short(Path(full.dataset).stem), _short(split_by))
     console = _console()
     with ExitStack() as stack:
+        stack.enter_context(_resumable(directory))
         display = stack.enter_context(Display(console, total_runs=agenda.left(directory)))
         watchers = [*_trackers(track, stack), display]
-        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers)
+        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers, progress=False)
     if report:
-        typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
+        typer.echo(f"report: {done.report(directory / 'report.html', point)}", err=as_json)
     _show_comparison(done, directory, as_json, point)
 
 
 @app.command()
 def resume(
-    directory: Annotated[Path, typer.Argument(help="Directory of an interrupted run or comparison.")],
+    directory: Annotated[
+        Path, typer.Argument(help="Directory of an interrupted run or comparison.", callback=nameable)
+    ],
     workers: Annotated[str | None, typer.Option(help="Worker processes; the result does not depend on them.")] = None,
     point: Point = AT[0],
     as_json: Json = False,
@@ -144,21 +188,27 @@ def resume(
     changes: dict[str, Any] = {} if workers is None else {"workers": workers}
     if (directory / compare.AGENDA).exists():
         left = compare.Agenda.read(directory, changes).left(directory)
-        with Display(_console(), total_runs=left) as display:
+        with _resumable(directory), Display(_console(), total_runs=left) as display:
             comparison = compare.resume(directory, watchers=[display], **changes)
         _show_comparison(comparison, directory, as_json, point)
         return
-    with Display(_console()) as display:
+    with _resumable(directory), Display(_console()) as display:
         done = run.resume(directory, watchers=[display], **changes)
     _show(done, as_json)
 
 
 @app.command()
 def report(
-    directories: Annotated[list[Path], typer.Argument(help="Directories of runs or comparisons, or folders of them.")],
-    out: Annotated[Path | None, typer.Option(help="The HTML file to write (default report.html).")] = None,
+    directories: Annotated[
+        list[Path], typer.Argument(help="Directories of runs or comparisons, or folders of them.", callback=nameable)
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file to write (default: DIRECTORY/report.html).", callback=nameable)
+    ] = None,
     text: Annotated[bool, typer.Option("--text", help="Print pictures for a terminal instead.")] = False,
-    plots: Annotated[Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.")] = None,
+    plots: Annotated[
+        Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.", callback=nameable)
+    ] = None,
     point: Point = AT[0],
 ) -> None:
     """Show finished runs as one HTML file: who gains, who learned from whom, and how to repeat it."""
@@ -172,16 +222,19 @@ def report(
     if out is not None or not text:
         from fedgraft.report.page import write
 
-        typer.echo(f"report: {write(reading, out or Path('report.html'))}")
+        own = directories[0] / "report.html" if len(directories) == 1 else free(Path("report.html"))
+        typer.echo(f"report: {write(reading, out or own, point)}")
     if plots is not None:
         from fedgraft.report import figures
 
-        typer.echo(f"figures: {len(figures.write(reading, plots))} files in {plots}")
+        typer.echo(f"figures: {len(figures.write(reading, plots, point))} files in {plots}")
 
 
 @app.command()
 def watch(
-    directory: Annotated[Path, typer.Argument(help="Directory of a run or of a comparison that is going on.")],
+    directory: Annotated[
+        Path, typer.Argument(help="Directory of a run or of a comparison that is going on.", callback=nameable)
+    ],
 ) -> None:
     """Follow a run from another terminal, until it ends or Ctrl-C."""
     from fedgraft.report.watch import watch as follow
@@ -195,6 +248,8 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="A method, for all about it.")] = None, as_json: Json = False
 ) -> None:
     """List the methods, or tell all about one."""
+    from rich.markup import escape
+
     from fedgraft.core.errors import unknown
     from fedgraft.methods import METHODS, describe
     from fedgraft.terminal import bullets, facts_table
@@ -212,11 +267,15 @@ def methods(
         return
     this = facts[0]
     mark = "  (a reconstruction: our reading, the full paper was not available)" if this["reconstruction"] else ""
-    console.print(f"[bold]{this['name']}[/]{mark}\n{this['idea']}", highlight=False)
-    console.print(f"\n{this['citation'] or 'no single source'}", highlight=False)
+    console.print(f"[bold]{escape(this['name'])}[/]{mark}\n{escape(this['idea'])}", highlight=False)
+    console.print(f"\n{this['citation'] or 'no single source'}", highlight=False, markup=False)
     where = f"at `{this['headline']}`" + ("" if this["reconstruction"] else ", as in its paper")
     averages = this["averages"] or "nothing; --averaging does not apply"
-    console.print(f"\nsends     {this['sends']}\naverages  {averages}\nmeasured  {where}", highlight=False)
+    console.print(
+        f"\nsends     {this['sends']}\naverages  {averages}\nmeasured  {where}", highlight=False, markup=False
+    )
+    for shown, meaning in this["shows"].items():
+        console.print(f"shows     {shown}: {meaning}", highlight=False, markup=False)
     if this["parameters"]:
         columns = {"name": "parameter", "default": "default", "range": "range", "doc": "meaning"}
         console.print(facts_table(this["parameters"], columns))
@@ -266,9 +325,8 @@ def partition(
             typer.echo(json.dumps(facts, indent=2))
         else:
             for fact in facts:
-                console.print(
-                    f"[bold]{escape(fact['syntax'])}[/]\n    {fact['about']} ({fact['paper']})", highlight=False
-                )
+                about = escape(f"{fact['about']} ({fact['paper']})")
+                console.print(f"[bold]{escape(fact['syntax'])}[/]\n    {about}", highlight=False)
         return
     source = load_dataset(dataset, None if data_dir is None else Path(data_dir))
     if load is not None:
@@ -349,7 +407,7 @@ def doctor(as_json: Json = False) -> None:
         typer.echo(json.dumps(facts, indent=2))
         return
     for name, fact in facts.items():
-        _console(stderr=False).print(f"{name:9} {fact}", highlight=False)
+        _console(stderr=False).print(f"{name:9} {fact}", highlight=False, markup=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -360,6 +418,31 @@ def version_flag(
     if version:
         typer.echo(f"fedgraft {__version__}")
         raise typer.Exit
+
+
+def _insist_on_names(config: RunConfig, names: Sequence[str]) -> None:
+    """Answer a misspelt method or dataset before torch is imported, which takes seconds."""
+    from fedgraft.core.errors import unknown
+    from fedgraft.core.reference import is_reference
+    from fedgraft.data.datasets import is_path, known
+    from fedgraft.methods import METHODS
+
+    for name in names:
+        if name not in METHODS and not is_reference(name):
+            raise unknown("method", name, METHODS)
+    if not is_path(config.dataset) and not _at_sites(config.dataset):
+        known(config.dataset)
+
+
+def _at_sites(dataset: str) -> bool:
+    from fedgraft.data.datasets import lies_at_sites
+
+    return lies_at_sites(dataset)
+
+
+def _short(text: str) -> str:
+    """A part of a directory's name: a file system takes 255 characters for all of it."""
+    return text[:60]
 
 
 def _show(done: Any, as_json: bool) -> None:
@@ -393,6 +476,4 @@ def _trackers(kinds: Sequence[str] | None, stack: ExitStack) -> list[Any]:
 
 
 def _console(*, stderr: bool = True) -> Any:
-    from rich.console import Console
-
-    return Console(stderr=stderr)
+    return characters.console(stderr=stderr)

@@ -1,7 +1,11 @@
 """Flags that several commands share, most of them made from the settings of a run, and what stands for one left out."""
 
+import difflib
 import inspect
+import os
+import re
 from collections.abc import Callable, Collection
+from dataclasses import fields
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -9,7 +13,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import click
 import typer
 from pydantic.fields import FieldInfo
+from typer.core import TyperCommand
 
+from fedgraft.core.errors import UserError
 from fedgraft.core.settings import Training
 from fedgraft.runs.config import AT, At, RunConfig
 
@@ -17,7 +23,7 @@ PANELS = {
     "dataset data_dir clients partition validation normalise augment resize": "Data",
     "model head kernels": "Model",
     "rounds seed participation evaluate_every global_test checkpoint_every": "Rounds",
-    "max_norm averaging": "Server",
+    "max_norm outlier_factor averaging": "Server",
     "workers retries failed_client deadline device": "Machine",
 }
 
@@ -64,13 +70,28 @@ def with_settings(command: Callable[..., None], *, without: Collection[str] = ()
     return typed
 
 
+LONGEST_PART = 255
+"""Bytes of a name that file systems take."""
+
+
+def nameable(value: Path | list[Path] | None) -> Path | list[Path] | None:
+    """Refuse a path that no file system takes, before anything is looked for there."""
+    for path in value if isinstance(value, list) else [value] if value else []:
+        for part in path.parts:
+            if len(os.fsencode(part)) > LONGEST_PART:
+                raise UserError(f"nothing can be called {part[:20]}...: a name has at most {LONGEST_PART} bytes")
+    return value
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print the facts for programs.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="A hyper-parameter of the method, as name=value.", metavar="NAME=VALUE"),
 ]
 Recipe = Annotated[str | None, typer.Option("--recipe", help="Settings of a paper: fedapa, apple, fedppa, fedgpa.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings; flags override it.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="A TOML file with settings; flags override it.", callback=nameable)
+]
 Point = Annotated[
     At,
     typer.Option(
@@ -83,9 +104,41 @@ Track = Annotated[
 ]
 
 
-def default_directory(name: str) -> Path:
-    """Return runs/<name>, with a number behind it where that is taken."""
-    candidate, number = Path("runs") / name, 2
+class MethodCommand(TyperCommand):
+    """A command about methods: somebody who types a hyper-parameter as an option is told how it is set."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)  # click takes away what it understands
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            flags = [flag for each in self.params for flag in (*each.opts, *each.secondary_opts) if flag != "--set"]
+            if not difflib.get_close_matches(error.option_name, flags, n=1, cutoff=0.75):
+                _point_to_set(error.option_name, words, "--set" in {flag for each in self.params for flag in each.opts})
+            raise
+
+
+def _point_to_set(option: str, words: list[str], settable: bool) -> None:
+    """Refuse an option that is a hyper-parameter of a method on the same line."""
+    from fedgraft.methods import METHODS
+
+    parameter = option.lstrip("-").replace("-", "_")
+    at = next((number for number, word in enumerate(words) if word.partition("=")[0] == option), len(words))
+    value = "".join(words[at : at + 1]).partition("=")[2] or "".join(words[at + 1 : at + 2]) or "VALUE"
+    for name in (word.partition(":")[0] for word in words):
+        if name in METHODS and parameter in {field.name for field in fields(METHODS[name])}:
+            how = f"--set {parameter}={value}" if settable else f"{name}:{parameter}={value}"
+            raise UserError(f"there is no option {option}, but {name} has a hyper-parameter {parameter}: write {how}")
+
+
+def default_directory(*parts: str) -> Path:
+    """Return runs/<parts>, with a number behind it where that is taken."""
+    return free(Path("runs") / "-".join(re.sub(r"[^\w.+=-]+", "-", part) for part in parts))
+
+
+def free(path: Path) -> Path:
+    """Return a path, with a number behind its name where that is taken."""
+    candidate, number = path, 2
     while candidate.exists():
-        candidate, number = Path("runs") / f"{name}-{number}", number + 1
+        candidate, number = path.with_name(f"{path.stem}-{number}{path.suffix}"), number + 1
     return candidate

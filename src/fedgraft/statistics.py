@@ -64,8 +64,8 @@ class Difference(NamedTuple):
 
     @property
     def too_few(self) -> bool:
-        """Whether so few pairs differ that no test could tell, even if all of them said the same."""
-        return _smallest_p(self.better + self.worse) >= SIGNIFICANT
+        """Whether there are so few pairs that the test could not tell even if all of them said the same."""
+        return 2.0 ** (1 - self.pairs) >= SIGNIFICANT
 
     @property
     def most_gain(self) -> bool:
@@ -208,8 +208,3 @@ def between_shares(one: float, other: float, samples: int) -> Interval:
 def net_samples(difference: float, samples: int) -> int:
     """How many of the samples make up a difference of two shares: +14.3 points of 14 samples are 2."""
     return round(difference * samples)
-
-
-def _smallest_p(pairs: int) -> float:
-    """What the signed ranks give at best."""
-    return 2.0 ** (1 - pairs) if pairs else 1.0

@@ -5,21 +5,24 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from fedgraft.characters import console
 from fedgraft.core.evaluation import POINTS
 from fedgraft.core.rounds import Round
 from fedgraft.report.comparison import about_clients
-from fedgraft.runs.run import Run
+from fedgraft.runs.run import Run, Watcher
 from fedgraft.runs.table import Row, percent, rows
+
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -64,7 +67,7 @@ class Display:
         for point, summary in this.test.items():
             figures += f" {point} {percent(summary.mean)}%"
         for refusal in this.refused:
-            self._tell("refused:", f"client {refusal.client}: {refusal.reason}")
+            self._tell("refused:", f"{run.spec.called(refusal.client)}: {refusal.reason}")
         rounds = run.config.rounds
         if self._progress is not None and self._bar is not None:
             self._progress.update(
@@ -88,6 +91,26 @@ class Display:
             self._spoken = time.monotonic()
             return True
         return False
+
+
+def watched(
+    work: Callable[[list[Watcher]], Made],
+    picture: Callable[[Made], RenderableType],
+    *,
+    progress: bool | None = None,
+    runs: int = 1,
+) -> Made:
+    """Do ``work`` with a display among its watchers, and show a picture of what it made.
+
+    Without a word on ``progress``, only where somebody looks on: in a terminal or a notebook.
+    """
+    screen = console()
+    if not (screen.is_terminal or screen.is_jupyter if progress is None else progress):
+        return work([])
+    with Display(screen, runs) as display:
+        made = work([display])
+    screen.print(picture(made))
+    return made
 
 
 def run_table(run: Run) -> Table:

@@ -58,7 +58,8 @@ def test_the_plain_mean_is_carried_away_and_the_others_are_not() -> None:
     assert not within(bank.mean(everybody, ones), honest)
     assert within(bank.mean(everybody, ones, "median"), honest)
     assert within(bank.mean(everybody, ones, "trimmed:0.2"), honest)
-    assert not within(bank.mean(everybody, ones, "trimmed:0.1"), honest), "one of eleven is not enough"
+    assert within(bank.mean(everybody, ones, "trimmed:0.1"), honest), "a tenth of eleven is two"
+    assert not within(bank.mean(everybody, ones, "trimmed:0.09"), honest), "one of eleven is not enough"
     assert float((bank.mean(everybody, ones, "clip:1") - bank.mean(honest, ones[:9])).norm()) < 2
 
 
@@ -68,12 +69,24 @@ def test_what_the_rules_come_to_by_hand() -> None:
     assert bank.mean(uploads, weights).tolist() == pytest.approx([17 / 6, 21 / 6])
     assert bank.mean(uploads, weights, "median").tolist() == [2.5, 2.5]
     assert bank.mean(uploads, weights, "trimmed:0.25").tolist() == [2.5, 2.5]
-    assert bank.mean(uploads, weights, "trimmed:0.24").tolist() == [3.75, 2.75]
+    assert bank.mean(uploads, weights, "trimmed:0.01").tolist() == [2.5, 2.5], "a share is rounded up"
     assert bank.mean(uploads, weights, "trimmed:0").tolist() == bank.mean(uploads, torch.ones(4)).tolist()
     assert torch.equal(bank.mean(uploads, weights, "clip:100"), bank.mean(uploads, weights))
     # the medians are (0, 0): the last is ten away and is drawn to two
     cross = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [6.0, 8.0]])
     assert bank.mean(cross, torch.ones(5), "clip:2").tolist() == pytest.approx([1.2 / 5, 1.6 / 5])
+
+
+@pytest.mark.parametrize("replies", [3, 4, 5])
+def test_a_fifth_of_three_replies_is_one(replies: int) -> None:
+    honest = rows(replies - 1, 0)
+    everybody = torch.cat([honest, torch.full((1, 7), 1e6)])
+    assert within(bank.mean(everybody, torch.ones(replies), "trimmed:0.2"), honest)
+
+
+def test_two_replies_cannot_be_told_apart() -> None:
+    two = rows(2, 0)
+    assert torch.equal(bank.mean(two, torch.ones(2), "trimmed:0.4"), bank.mean(two, torch.ones(2)))
 
 
 def test_alone_a_client_is_its_own_average() -> None:

@@ -42,14 +42,33 @@ def test_the_vector_holds_extractor_then_head_then_buffers() -> None:
     assert (layout.trained, layout.size) == (conv + head, conv + head + 1 + 8)
     assert [slot.name for slot in layout.slots] == [
         "conv.weight", "conv.bias", "norm.weight", "norm.bias", "classifier.weight", "classifier.bias",
-        "scale", "norm.running_mean", "norm.running_var",
+        "norm.running_mean", "norm.running_var", "scale",
     ]  # fmt: skip
     assert layout.span("extractor") == slice(0, conv)
     assert layout.span("head") == slice(conv, conv + head)
     assert layout.span("all") == slice(0, conv + head)
-    assert layout.width("extractor", "average") == conv + 9
+    assert layout.width("extractor", "average") == conv + 8
+    assert layout.width("all", "average") == conv + head + 8
+    assert (layout.frozen, layout.slots[-1].frozen) == (slice(conv + head + 8, conv + head + 9), True)
     assert layout.width("extractor", "local") == conv
     assert layout.width("nothing", "average") == 0
+
+
+def test_frozen_parameters_do_not_travel() -> None:
+    layout = architecture().layout
+    vector = torch.arange(float(layout.size))
+    for buffers in ("average", "local", "keep"):
+        values = layout.take(vector, "all", buffers)
+        assert float(values.max()) < layout.frozen.start
+        assert torch.equal(layout.put(torch.zeros_like(vector), values, "all", buffers)[layout.frozen], torch.zeros(1))
+
+
+def test_a_module_of_which_nothing_is_trained_is_refused() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).requires_grad_(False)
+
+    with pytest.raises(UserError, match="all parameters of the module are frozen"):
+        Architecture(build, torch.zeros(2, 3))
 
 
 @pytest.mark.parametrize("kind", [Convolutional, Viewing])

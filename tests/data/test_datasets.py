@@ -387,12 +387,36 @@ def test_catalogue_knows_what_is_here(tmp_path: Path) -> None:
     assert listed["cinic10"].licence == "CC BY 4.0"
 
 
-def test_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
+def test_data_directory_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
+    monkeypatch.delenv("FEDGRAFT_DATA", raising=False)
     with pytest.raises(UserError, match="is a file; name a folder"):
         load("mnist", tmp_path / "file")
-    with pytest.raises(UserError, match="nothing can be written to the data directory"):
+    with pytest.raises(UserError, match=r"there is no data directory .*below; make it, or name another one"):
         load("mnist", tmp_path / "file" / "below")
+    monkeypatch.setattr(datasets, "_cache", lambda: tmp_path / "file" / "below")
+    with pytest.raises(UserError, match="nothing can be written to the data directory"):
+        load("mnist")
+
+
+def test_a_mistyped_data_directory_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the user's cache is: and then it is said what is fetched, and how much."""
+    with pytest.raises(UserError, match=r"there is no data directory .*datta"):
+        load("cifar10", tmp_path / "datta")
+    monkeypatch.setenv("FEDGRAFT_DATA", str(tmp_path / "dada"))
+    for ask in (lambda: load("cifar10"), catalogue):
+        with pytest.raises(UserError, match=r"there is no data directory .*dada"):
+            ask()
+    assert capsys.readouterr().err == ""
+    assert not list(tmp_path.iterdir())
+    monkeypatch.delenv("FEDGRAFT_DATA")
+    monkeypatch.setattr(datasets, "_cache", lambda: tmp_path / "cache")
+    with pytest.raises(UserError, match="could not be fetched"):
+        load("cifar10")
+    assert capsys.readouterr().err == f"fedgraft: fetching cifar10, about 170 MB, into {tmp_path / 'cache'}\n"
+    assert all(entry.megabytes > 0 for entry in entries.ENTRIES.values() if entry.bundles)
 
 
 # ----------------------------------------------------------------------------------------------------------- download
@@ -440,6 +464,7 @@ def test_download_fails_over_from_mirror_to_mirror(
         f"{name}.gz": "md5:" + hashlib.md5((tmp_path / "www" / "good" / f"{name}.gz").read_bytes()).hexdigest()
         for name in QUARTET
     }
+    (tmp_path / "data").mkdir()
     mirrors = tuple(f"{server}/{name}/{{}}" for name in ("silent", "missing", "changed", "good"))
     bundle = entries.Bundle(MappingProxyType(known), formats.IDX, mirrors)
     monkeypatch.setitem(entries.ENTRIES, "mnist", replace(entries.ENTRIES["mnist"], bundles=(bundle,)))

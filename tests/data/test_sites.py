@@ -1,5 +1,7 @@
 """A site's own data: the same samples from an .npz file, a table and folders of images."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +21,9 @@ def test_a_table_is_split_by_its_column_and_keeps_the_order_of_its_features(tmp_
     np.testing.assert_array_equal(site.x_test, np.array([[61, 1.5]], np.float32))
     assert site.y_train.tolist() == [1, 0]
     assert site.y_test.tolist() == [0]
-    np.savez(tmp_path / "a.npz", x_train=site.x_train, y_train=site.y_train, x_test=site.x_test, y_test=site.y_test)
-    same = sites.read(tmp_path / "a.npz")
-    assert all((a == b).all() for a, b in zip(vars(site).values(), vars(same).values(), strict=True))
+    np.savez(tmp_path / "a.npz", **site.arrays())
+    same = sites.read(tmp_path / "a.npz").arrays()
+    assert all((array == same[name]).all() for name, array in site.arrays().items())
 
 
 @pytest.mark.parametrize(
@@ -36,12 +38,19 @@ def test_a_table_is_split_by_its_column_and_keeps_the_order_of_its_features(tmp_
         (TABLE + "train,nan,0,1\n", "NaN"),
         (TABLE.replace("test", "train"), "empty"),
         ("set,label\ntrain,0\ntest,0\n", "x_train"),
+        ("set,x,label,label\ntrain,1,0,0\n", "two columns called 'label'"),
+        ("set,x,label,Label \ntrain,1,0,0\n", "two columns called 'label'"),
+        (TABLE + "train,1,0," + "9" * 200_000, "not a table of numbers: field larger than field limit"),
+        (TABLE + "train,1,0," + "x" * 100_000, "line 6: could not convert string to float: 'x{20,80}; a table"),
+        (TABLE + "x" * 100_000 + ",1,0,1", "says train or test, not 'x{50}'"),
+        (TABLE + "train,1,0,1e39\n", "float32 cannot hold"),
     ],
 )
 def test_a_table_that_will_not_do_is_refused_in_a_sentence(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "a.csv").write_text(text, "utf-8")
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=complaint) as refused:
         sites.read(tmp_path / "a.csv")
+    assert len(str(refused.value)) < 400
 
 
 def picture(path: Path, value: int, *, mode: str = "L", size: tuple[int, int] = (4, 3)) -> None:
@@ -88,4 +97,25 @@ def test_folders_that_will_not_do_are_refused_in_a_sentence(tmp_path: Path) -> N
     (tmp_path / "test" / "ill").rename(tmp_path / "test" / "0")
     (tmp_path / "test" / "0" / "b.png").write_bytes(b"no image at all")
     with pytest.raises(UserError, match="damaged"):
+        sites.read(tmp_path)
+
+
+def declaring(width: int, height: int) -> bytes:
+    """A PNG that says it has that size, with a hundred pixels behind it."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("width", "height"), [(20_000, 20_000), (10_000, 10_000), (4097, 4096)])
+def test_an_image_that_promises_too_many_pixels_is_refused_before_it_is_decoded(
+    tmp_path: Path, width: int, height: int
+) -> None:
+    picture(tmp_path / "train" / "0" / "a.png", 5)
+    picture(tmp_path / "test" / "0" / "b.png", 5)
+    (tmp_path / "test" / "0" / "b.png").write_bytes(declaring(width, height))
+    with pytest.raises(UserError, match=r"b\.png has more pixels than the 4096x4096 that are allowed"):
         sites.read(tmp_path)

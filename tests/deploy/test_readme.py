@@ -60,7 +60,7 @@ def test_three_machines_from_nothing_to_a_personal_model(tmp_path: Path) -> None
         started("gate", block("nginx -p"), kit)
         superlink = shell.processes[0]
         shell.wait_until(lambda: "Application startup complete" in superlink.said, "the SuperLink is there", PATIENCE)
-        operator = quiet + block("flwr supernode register")
+        operator = quiet + block("fedgraft deploy register")
         run(operator, kit)
 
         digits = load("digits")

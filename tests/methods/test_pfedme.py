@@ -203,9 +203,21 @@ def test_both_step_sizes_follow_the_run_s_schedule(fed: Federation) -> None:
     w = Bowl(lam=2, eta_p=0.1, eta=0.25, K=1, R=1).fit(client, torch.zeros(53))
     assert client["theta"].tolist() == pytest.approx([0.05] * 53)
     assert w.tolist() == pytest.approx([0.0125] * 53)
-    # without an eta it is the run's learning rate, .5 * .1 by now: .5 * .1 * 2 of the way
+    # without an eta it is .1 / (1 - .5) of the run's SGD, halved by now: .5 * .2 * 2 of the way
     w = Bowl(lam=2, eta_p=0.1, K=1, R=1).fit(client, torch.zeros(53))
-    assert w.tolist() == pytest.approx([0.005] * 53)
+    assert w.tolist() == pytest.approx([0.01] * 53)
+
+
+@pytest.mark.parametrize(
+    ("lr", "momentum", "lam", "eta"),
+    [(0.01, 0.0, 15, 0.01), (0.01, 0.5, 15, 0.02), (0.01, 0.9, 15, 0.05), (0.1, 0.9, 15, 0.05), (0.01, 0.9, 0, 0.1)],
+)
+def test_the_default_step_is_that_of_the_run_with_its_momentum_up_to_theta(
+    fed: Federation, lr: float, momentum: float, lam: float, eta: float
+) -> None:
+    client = visit(fed, specification(fed, lr=lr, momentum=momentum))
+    assert PFedMe(lam=lam).step(client) == pytest.approx(eta)
+    assert PFedMe(lam=lam, eta=0.005).step(client) == pytest.approx(0.005)
 
 
 def test_the_upload_is_the_moved_copy(fed: Federation) -> None:

@@ -1,6 +1,10 @@
 """What holds for every registered method: a new one is covered the day it is registered."""
 
+import pkgutil
+import subprocess
+import sys
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +13,8 @@ import torch
 from conftest import CLASSES, blobs, fleet, simulate, specification
 from torch import Tensor
 
+import fedgraft
+from fedgraft import methods
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation, Site, own_data
@@ -187,3 +193,55 @@ def test_names_and_parameters_are_checked_in_sentences() -> None:
         make("fedapa", sign="up")
     with pytest.raises(UserError, match="clip is true or false"):
         make("fedapa", clip=1.5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_whatever_a_method_lets_people_see_is_explained(name: str) -> None:
+    method, fed = make(name), blobs()
+    done, *_ = simulate(method, fed, (fleet if name in FLEETS else specification)(fed, rounds=2))
+    assert set(method.shows) == set(done[-1].observed)
+    assert all(len(meaning) > 20 for meaning in method.shows.values())
+
+
+def test_every_file_is_registered_once_under_the_name_that_its_class_has() -> None:
+    files = {f"{methods.__name__}.{module.name}" for module in pkgutil.iter_modules(methods.__path__)}
+    assert {method.__module__ for method in METHODS.values()} == files
+    for name, method in METHODS.items():
+        assert method.name == name
+        assert getattr(fedgraft, method.__name__) is method
+
+
+def test_names_are_known_before_torch_is_imported() -> None:
+    asked = (
+        "import sys, fedgraft.methods as m; assert 'fedapa' in m.METHODS and 'fedapaa' not in m.METHODS; "
+        "print('torch' in sys.modules, m.METHODS['fedapa'].name, 'torch' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["False", "fedapa", "True"]
+
+
+def frozen_backbone(*, whole: bool) -> torch.nn.Module:
+    """Layers of which the first, or all but the head, are as they were trained elsewhere."""
+    layers = [torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 4), torch.nn.ReLU()]
+    for layer in layers if whole else layers[:1]:
+        layer.requires_grad_(False)
+    return torch.nn.Sequential(*layers, torch.nn.Linear(4, CLASSES))
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["first layer", "all but the head"])
+@pytest.mark.parametrize("name", METHODS)
+def test_frozen_parameters_stay_as_they_began_and_never_travel(name: str, whole: bool) -> None:
+    fed = blobs()
+    spec = specification(fed, rounds=2, build=partial(frozen_backbone, whole=whole))
+    layout, method = spec.layout(0), make(name)
+    assert layout.frozen.stop - layout.frozen.start == (35 + 10 + 24 if whole else 35)
+    done, server, engine = simulate(method, fed, spec, share=0.75)
+    assert not any(this.refused for this in done)
+    began = spec.initial(0)[layout.frozen]
+    for client, state in engine.states.items():
+        assert torch.equal(state["own"][layout.frozen], began), client
+    trained, buffers = layout.trained, 10
+    assert layout.width("all", "average") == trained + buffers
+    for client in range(4):
+        for entry, field in method.expects(server, client).items():
+            assert max(field.shape, default=0) <= trained + buffers, entry

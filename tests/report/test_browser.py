@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from conftest import blobs, small_network
 
 import fedgraft as fg
 
@@ -44,6 +46,15 @@ class Opened:
     def names(self, chart: str) -> list[str]:
         return [s["name"] for s in self.option(chart)["series"] if s.get("id", "").startswith("method")]
 
+    def bars(self, chart: str) -> list[float]:
+        return [bar["value"] for bar in self.option(chart)["series"][0]["data"]]
+
+    def column(self, number: int) -> list[str]:
+        """What is seen in a column of the table of methods."""
+        return [
+            str(cell) for cell in self.page.locator(f"table.methods tbody tr > :nth-child({number})").all_inner_texts()
+        ]
+
     def hover(self, chart: str, column: int, row: int) -> str:
         """Move the mouse to a cell and read the tooltip."""
         place = self.page.locator(f"figure[data-chart={chart}] .chart")
@@ -67,7 +78,7 @@ def _place(chart: str) -> str:
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return fg.compare(
         ["fedapa", "apfl", "fedper", "pfedamf"], seeds=2, dataset="digits", clients=5, partition="dirichlet:0.3",
-        rounds=3, lr=0.1, workers=1,
+        rounds=3, lr=0.1, validation=0.2, global_test=True, workers=1,
     )  # fmt: skip
 
 
@@ -133,15 +144,109 @@ def test_one_click_shows_and_hides_a_method(opened: Opened) -> None:
     assert "fedapa" in opened.names("trained")
 
 
-def test_seed_and_method_change_the_benefit(opened: Opened, comparison: Any) -> None:
+def accuracies(comparison: Any, label: str, seed: int, point: str) -> list[float]:
+    return [100 * accuracy for accuracy in comparison.runs[label][seed].records[-1][point]["per_client"]]
+
+
+def test_seed_method_and_point_change_the_benefit(opened: Opened, comparison: Any) -> None:
     opened.page.locator("[data-control=benefit]").select_option(label="fedavg")
     opened.page.locator("[data-control=seed]").first.select_option("1")
-    bars = [bar["value"] for bar in opened.option("benefit")["series"][0]["data"]]
-    fedavg, local = (comparison.runs[name][1].records[-1] for name in ("fedavg", "local"))
-    pairs = zip(fedavg["received"]["per_client"], local["trained"]["per_client"], strict=True)
-    assert bars == pytest.approx([100 * (ours - alone) for ours, alone in pairs], abs=0.01)
+    for point in ("trained", "received"):
+        opened.page.locator(f"[data-control=point][value={point}]").check()
+        ours, alone = (accuracies(comparison, label, 1, point) for label in ("fedavg", "local"))
+        gains = [mine - other for mine, other in zip(ours, alone, strict=True)]
+        assert opened.bars("benefit") == pytest.approx(gains, abs=0.01)
+    opened.page.locator("[data-control=view]").select_option("accuracy")
+    assert opened.bars("benefit") == pytest.approx(ours, abs=0.01)
+    opened.page.locator("[data-control=view]").select_option("gain")
     assert opened.page.locator("[data-control=seed]").last.input_value() == "1", "one seed for all pictures"
     assert "alone" in opened.hover("benefit", column=0, row=0)
+
+
+def test_the_reader_chooses_where_methods_are_compared(opened: Opened, comparison: Any) -> None:
+    page = opened.page
+    for point in ("trained", "received"):
+        page.locator(f"[data-control=point][value={point}]").check()
+        means = {row.method: 100 * row.mean[point].mean for row in comparison.rows(point)}
+        order = sorted(means, key=lambda label: -means[label])
+        assert [name.rstrip("*") for name in opened.column(1)] == order, "sorted by what is compared"
+        assert opened.column(2)[0].split()[0] == f"{means[order[0]]:.1f}"
+        verdict = page.locator(".verdict:visible")
+        assert verdict.count() == 1
+        assert f"({point})" in verdict.locator(".lead").inner_text()
+        table = opened.option("communication")["series"]
+        ends = {each["name"]: each["data"][-1][1] for each in table if each.get("id", "").startswith("method")}
+        assert ends["fedapa"] == pytest.approx(means["fedapa"], abs=0.01)
+    page.locator("[data-control=point][value=own]").check()
+    assert "received" in page.locator(".verdict:visible tbody").inner_text()
+    assert "trained" in page.locator(".verdict:visible tbody").inner_text()
+    assert "order of the methods" in page.locator(".switch").inner_text()
+
+
+def test_the_table_sorts_and_marks_the_best(opened: Opened, comparison: Any) -> None:
+    head = opened.page.locator("table.methods thead tr:last-child th", has_text="spread of clients")
+    head.get_by_role("button").press("Enter")
+    assert head.get_attribute("aria-sort") == "ascending", "little spread is better"
+    spreads = {row.method: row.unevenness["trained"].mean for row in comparison.rows("trained")}
+    best = min(spreads, key=lambda label: spreads[label])
+    assert opened.column(1)[0].rstrip("*") == best
+    number = 1 + opened.page.evaluate("document.querySelector('table.methods [aria-sort]').cellIndex")
+    marked = opened.page.locator(f"table.methods tbody tr:has(td:nth-child({number}).best) th").all_inner_texts()
+    assert [name.rstrip("*") for name in marked] == [best]
+    head.get_by_role("button").click()
+    assert opened.column(1)[-1].rstrip("*") == best
+
+
+def test_losses_validation_and_everybodys_data_are_drawn(opened: Opened, comparison: Any) -> None:
+    select = opened.page.locator("[data-control=figure]")
+    last = comparison.runs["fedper"][0].records[-1], comparison.runs["fedper"][1].records[-1]
+
+    def end(chart: str) -> float:
+        return float(next(s for s in opened.option(chart)["series"] if s["name"] == "fedper")["data"][-1][1])
+
+    for key, part, figure, scale in (
+        ("loss", "received", "loss", 1), ("everyone", "received_global", "mean", 100),
+        ("validation", "received_validation", "mean", 100),
+    ):  # fmt: skip
+        select.select_option(key)
+        assert end("received") == pytest.approx(scale * sum(record[part][figure] for record in last) / 2, abs=1e-3)
+    select.select_option("training")
+    assert end("received") == pytest.approx(sum(record["loss"] for record in last) / 2, abs=1e-3)
+    assert opened.page.locator("figure[data-chart=trained]").is_hidden(), "training has no two points"
+    select.select_option("mean")
+    assert opened.page.locator("figure[data-chart=trained]").is_visible()
+    heads = opened.page.locator("table.methods thead").inner_text()
+    assert "round chosen on validation data" in heads
+    assert "Everybody’s test data" in heads
+
+
+def test_every_client_has_a_curve(opened: Opened, comparison: Any) -> None:
+    opened.page.locator("[data-control=benefit]").select_option(label="fedper")
+    lines = {each["name"]: each["data"] for each in opened.option("paths")["series"]}
+    drawn = [lines[f"client {client}"][-1][1] for client in range(5)]
+    assert drawn == pytest.approx(accuracies(comparison, "fedper", 0, "trained"), abs=0.01)
+    opened.page.locator("[data-control=person]").select_option(label="client 2")
+    assert "client 2 stands out" in opened.page.locator("figure[data-chart=paths] figcaption").inner_text()
+
+
+def test_what_is_shown_is_explained_and_scaled_to_its_values(opened: Opened, comparison: Any) -> None:
+    assert "share of another client's model" in opened.page.locator("[data-role=meaning]").inner_text()
+    weights = comparison.runs["fedapa"][0].observed["A"].numpy()
+    others = weights[:, ~np.eye(5, dtype=bool)]
+    scale = opened.option("matrix")["visualMap"][0]
+    assert (scale["min"], scale["max"]) == pytest.approx((others[-1].min(), others[-1].max()), abs=1e-4)
+    opened.page.locator("[data-control=roundScale]").uncheck()
+    scale = opened.option("matrix")["visualMap"][0]
+    assert (scale["min"], scale["max"]) == pytest.approx((others.min(), others.max()), abs=1e-4)
+    opened.page.locator("[data-control=observed]").select_option(label="apfl: alpha")
+    assert "share of the private model" in opened.page.locator("[data-role=meaning]").inner_text()
+
+
+def test_legends_stand_below_their_charts(opened: Opened) -> None:
+    for chart in ("received", "trained", "communication"):
+        legend = opened.page.locator(f"figure[data-chart={chart}] .legend")
+        assert legend.inner_text().split() == ["local", "fedavg", "fedapa", "apfl", "fedper", "pfedamf*"]
+        assert legend.locator("svg").count() == 6
 
 
 def test_figures_per_client_are_lines(opened: Opened) -> None:
@@ -154,7 +259,8 @@ def test_figures_per_client_are_lines(opened: Opened) -> None:
 def test_dark_follows_the_button_and_paper_is_light(opened: Opened) -> None:
     before = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
     line = opened.option("received")["xAxis"][0]["axisLabel"]["color"]
-    opened.page.get_by_role("button", name="Dark").click()
+    opened.page.get_by_role("button", name="Dark colours").click()
+    assert opened.page.locator("#theme").inner_text() == "Light colours", "the button says what it does"
     assert opened.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
     assert opened.option("received")["xAxis"][0]["axisLabel"]["color"] != line
     opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -167,13 +273,44 @@ def test_everything_has_a_name_and_a_table_and_fits_the_screen(opened: Opened) -
     page = opened.page
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
     charts = page.locator(".chart:visible")
-    assert charts.count() == 7
-    assert all(charts.nth(i).get_attribute("aria-label") for i in range(7))
+    assert charts.count() == 8
+    assert all(charts.nth(i).get_attribute("aria-label") for i in range(8))
     controls = "[...document.querySelectorAll('select, input, button')]"
     assert page.evaluate(f"{controls}.filter(each => !each.textContent && !each.closest('label')).length") == 0
     levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map(e => Number(e.tagName[1]))")
     assert levels[:3] == [1, 2, 3]
-    for chart in ("benefit", "received", "labels", "matrix", "trajectory", "communication"):
+    for chart in ("benefit", "paths", "received", "labels", "matrix", "trajectory", "communication"):
         details = page.locator(f"figure[data-chart={chart}] details")
         details.locator("summary").press("Enter")
         details.locator("tbody tr").first.wait_for()
+
+
+def test_without_local_named_clients_and_one_that_was_never_tested(browser: Any, tmp_path: Path) -> None:
+    run = fg.run("fedapa", blobs(), model=small_network(), rounds=2, workers=1)
+    run.result["names"] = ["Ålesund", "<b>Bergen</b>", "Cork", "Delft"]
+    run.result["test_samples"] = [14, 14, 14, 14]
+    for record in run.result["rounds"]:
+        for point in ("received", "trained"):
+            record[point]["per_client"][1] = None
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    seen = Opened(context.new_page())
+    seen.page.on("console", lambda message: seen.complaints.append(f"{message.type}: {message.text}"))
+    seen.page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    seen.page.goto(run.report(tmp_path / "report.html").as_uri())
+    seen.page.wait_for_selector("figure[data-chart=communication] svg path", state="attached")
+    caption = seen.page.locator("figure[data-chart=benefit] figcaption").inner_text()
+    assert "Test accuracy of each client" in caption
+    assert "Not tested: <b>Bergen</b>." in caption
+    last = run.result["rounds"][-1]["trained"]["per_client"]
+    shown = seen.bars("benefit")
+    assert shown[1] == "-", "no bar, and not 0"
+    assert [shown[i] for i in (0, 2, 3)] == pytest.approx([100 * last[i] for i in (0, 2, 3)], abs=1e-4)
+    whiskers = seen.option("benefit")["series"][1]["data"]
+    assert whiskers[0][1] < shown[0] <= whiskers[0][2] + 1e-6
+    tooltip = seen.hover("benefit", column=0, row=30)
+    assert f"{round(14 * last[0])} of 14 test samples" in tooltip
+    assert "Ålesund from Cork" in seen.hover("matrix", column=2, row=0)
+    seen.page.locator("figure[data-chart=benefit] details summary").press("Enter")
+    assert "not tested" in seen.page.locator("figure[data-chart=benefit] details tbody").inner_text()
+    context.close()
+    assert seen.complaints == []

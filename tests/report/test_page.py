@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.console import Console
 
 import fedgraft as fg
 from fedgraft.core.errors import UserError
+from fedgraft.report import figures
 from fedgraft.report.comparison import view
 from fedgraft.report.matrices import LEVELS, MISSING, fair_share, pack
 from fedgraft.report.page import render, seconds, size, write
@@ -35,7 +37,7 @@ def test_the_page_holds_everything_and_loads_nothing(folder: Path) -> None:
     assert [(seen["name"], seen["matrix"]) for seen in study["observed"]] == [
         ("A", True), ("alpha", False), ("knowledge", True),
     ]  # fmt: skip
-    assert len(study["methods"][2]["curves"]["trained"]["mean"]) == 3
+    assert len(study["methods"][2]["curves"]["mean"]["trained"]["values"]) == 3
     assert "default-src &#39;none&#39;" in page
     markup = re.sub(r"<script.*?</script>", "", page, flags=re.S)
     assert not re.search(r"<(link|img|iframe)|src=|url\(|@import", markup)
@@ -62,7 +64,7 @@ def test_refused_replies_are_in_the_page_and_in_the_table(tmp_path: Path) -> Non
     assert written["refused"] == len(named) > 0
     assert all("has norm" in refusal["reason"] for refusal in named)
     page = comparison.report(tmp_path / "report.html").read_text()
-    told = f"fedavg {len(named)}, of clients 0, 1, 2, 3; {named[0]['reason']}"
+    told = f"fedavg {len(named)}, of client 0, client 1, client 2, client 3; {named[0]['reason']}"
     assert told in page.replace("&#39;", "'")
     assert "local" not in page.partition("Replies that the server refused")[2].partition("</p>")[0]
     console = Console(width=80, file=io.StringIO())
@@ -134,3 +136,130 @@ def test_numbers_for_people() -> None:
     assert [points(value) for value in (0.0312, -0.0312, 0.0, -0.0001)] == ["+3.1", "−3.1", "0.0", "0.0"]
     assert [size(value) for value in (12, 2048, 3.5 * 2**20)] == ["12 B", "2.0 KiB", "3.5 MiB"]
     assert [seconds(value) for value in (1.23, 45, 600, 9000)] == ["1.2 s", "45 s", "10 min", "2 h 30 min"]
+
+
+def outcome(label: str, accuracies: list[Any], *, seed: int = 0, headline: str = "trained", **facts: Any) -> Finished:
+    """A run of two rounds in whose last one these were the clients' accuracies; before, everybody had a half."""
+    count = len(accuracies)
+    known = [accuracy for accuracy in accuracies if accuracy is not None]
+
+    def point(values: list[float | None]) -> dict[str, Any]:
+        return {"mean": sum(known) / len(known), "pooled": 0.5, "loss": 0.3, "per_client": values}
+
+    before: list[float | None] = [None if facts.get("never") == client else 0.5 for client in range(count)]
+    records = [
+        {"round": number, "bytes_up": 9, "bytes_down": 9, "loss": 0.7, "received": point(before), "trained": point(now)}
+        for number, now in ((1, before), (2, accuracies))
+    ]
+    result = {
+        "seed": seed, "headline": headline, "reconstruction": False, "clients": count, "seconds": 1.0,
+        "bytes_up_per_client": 9, "bytes_down_per_client": 9, "label_counts": [[5] * 3] * count, "rounds": records,
+        "versions": {}, "last": {p: records[-1][p] for p in ("received", "trained")}, "test_samples": [14] * count,
+        **facts,
+    }  # fmt: skip
+    config = configure({"method": label, "clients": count, "rounds": 2, "seed": seed})
+    return Finished(label, config, result, {})
+
+
+def clients(page: str, place: int = 0, point: str = "trained") -> Any:
+    return data(page)[0]["methods"][place]["clients"][point][0]
+
+
+def test_without_local_every_client_still_has_its_figure() -> None:
+    page = render(Reading([outcome("fedper", [11 / 14, 0.5, 1.0, 13 / 14])], []))
+    assert "no run of <code>local</code>" in page
+    told = clients(page)
+    assert told["accuracy"] == pytest.approx([78.571429, 50, 100, 92.857143])
+    low, high = told["interval"][0]  # Wilson, 11 of 14: centre (11 + 1.92) / (14 + 3.84), by hand
+    assert (low + high) / 2 == pytest.approx(100 * (11 + 1.9207) / (14 + 3.8415), abs=0.01)
+    assert data(page)[0]["tested"] == [[14] * 4]
+    assert '<figure data-chart="benefit">' in page
+    assert '<figure data-chart="paths">' in page
+
+
+def test_a_gain_is_told_in_test_samples() -> None:
+    page = render(Reading([outcome("local", [0.5] * 4), outcome("fedper", [9 / 14, 0.5, 6 / 14, 0.5])], []))
+    gains = data(page)[0]["methods"][1]["benefit"]["trained"][0]
+    assert gains["net"] == [2, 0, -1, 0]
+    assert gains["gain"] == pytest.approx([14.285714, 0, -7.142857, 0])
+    low, high = gains["interval"][0]
+    assert low < 0 < gains["gain"][0] < high, "two of fourteen samples may be chance"
+    assert "Yes, most clients" not in page
+    assert "Too few clients to tell." in page
+
+
+def test_most_clients_are_said_to_gain_only_beyond_chance() -> None:
+    local = outcome("local", [0.5] * 20)
+    sure = render(Reading([local, outcome("fedper", [0.7 + 0.01 * client for client in range(20)])], []))
+    assert "Yes, most clients." in sure
+    assert "1 of 1 methods" not in sure
+    noise = render(Reading([local, outcome("fedper", [0.5 + 0.1 * (-1) ** client for client in range(20)])], []))
+    assert "Yes" not in noise.partition('class="lead"')[2].partition("</p>")[0]
+    assert "Not more than chance." in noise
+
+
+def test_who_diverged_and_who_was_not_tested_is_named() -> None:
+    names = ["Ålesund", "<b>Bergen</b>", "Cork", "Delft"]
+    runs = [
+        outcome("local", [0.5, 0.5, 0.5, 0.5], names=names),
+        outcome(
+            "fedper", [0.1, None, None, 0.9], names=names, never=1, diverged={"received": [], "trained": [0]}
+        ),
+    ]  # fmt: skip
+    page = render(Reading(runs, []))
+    assert "Diverged clients, whose outputs are not finite and count as wrong: fedper: 1, Ålesund." in page
+    assert "Never tested, and in no figure: fedper: 1, &lt;b&gt;Bergen&lt;/b&gt;." in page
+    assert "Last tested before the last round: fedper: 1, Cork (round 1)." in page
+    told = clients(page, 1)
+    assert told["accuracy"] == [10, None, 50, 90]
+    assert told["round"] == [None, None, 1, None]
+    assert told["diverged"] == [0]
+    assert data(page)[0]["names"] == names
+    assert "<b>Bergen</b>" not in page
+    assert data(page)[0]["methods"][1]["benefit"]["trained"][0]["gain"][1] is None
+
+
+def test_the_page_says_at_which_point_it_compares_and_when_that_matters() -> None:
+    runs = [outcome("local", [0.5] * 4), outcome("fedper", [0.9] * 4, headline="received"), outcome("ditto", [0.8] * 4)]
+    for run, received in zip(runs, (0.5, 0.6, 0.7), strict=True):
+        run.result["rounds"][-1]["received"].update(mean=received, per_client=[received] * 4)
+    page = render(Reading(runs, []))
+    assert "The order of the methods depends on it" in page
+    assert "as trained: fedper, ditto, local; as received: ditto, fedper, local" in page
+    study = data(page)[0]
+    assert study["point"] == "trained"
+    assert study["best"] == {"trained": "fedper", "received": "ditto", "own": "ditto"}
+    assert data(render(Reading(runs, []), "own"))[0]["point"] == "own"
+    assert "is the same at all of them" in render(Reading([runs[0], outcome("ditto", [0.8] * 4)], []))
+
+
+def test_a_run_that_was_never_tested_has_a_page() -> None:
+    run = outcome("fedper", [0.5] * 4)
+    for record in run.result["rounds"]:
+        del record["received"], record["trained"]
+    empty = replace(run, result={**run.result, "last": {}})
+    page = render(Reading([empty], []))
+    assert clients(page)["accuracy"] == [None] * 4
+    assert data(page)[0]["methods"][0]["paths"]["trained"] == [None]
+
+
+def test_the_figures_for_a_paper_have_losses_clients_and_everybodys_data(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    fg.compare(
+        ["fedapa"], seeds=1, federation=lambda seed: blobs(seed=seed), model=small_network(), rounds=2, workers=1,
+        global_test=True, out=tmp_path / "all",
+    )  # fmt: skip
+    written = {path.stem for path in figures.write(read_all([tmp_path / "all"]), tmp_path / "figures")}
+    for point in ("received", "trained"):
+        assert {f"convergence-{point}", f"convergence-loss-{point}", f"convergence-everyone-{point}"} <= written
+    assert {"training-loss", "benefit-fedapa-seed0", "accuracy-local-seed0", "clients-fedapa-seed0"} <= written
+    assert {"matrix-fedapa-A-seed0", "trajectories-fedapa-A-seed0", "labels-seed0", "communication"} <= written
+
+
+def test_colours_reach_from_the_smallest_to_the_largest_value() -> None:
+    mixed = np.array([[[0.9, 0.04], [0.06, 0.9]]])
+    scale, extend = figures._scale(mixed, mixing=True)
+    assert (scale["vmin"], scale["vmax"], extend) == (0.04, 0.06, "max"), "what clients give themselves outshines it"
+    scale, extend = figures._scale(mixed, mixing=False)
+    assert (scale["vmin"], scale["vmax"], extend) == (0.04, 0.9, "neither")
+    assert figures._scale(mixed - 0.5, mixing=False)[0]["vmin"] == pytest.approx(-0.46)

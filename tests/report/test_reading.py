@@ -3,11 +3,15 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from conftest import blobs, small_network
 
+import fedgraft as fg
 from fedgraft.core.errors import UserError
+from fedgraft.methods.fedavg import FedAvg
 from fedgraft.report.page import render
 from fedgraft.report.reading import Reading, from_memory, read_all
 from fedgraft.runs.compare import Comparison
@@ -48,6 +52,36 @@ def test_an_open_run_is_named_and_left_out(copy: Path) -> None:
     assert reading.notes[0] in render(reading).replace("&#39;", "'")
     with pytest.raises(UserError, match="has not finished"):
         read_all([copy / "apfl-seed1"])
+
+
+def test_two_variants_of_a_method_of_ones_own_are_both_there(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Mine(FedAvg):
+        name = "mine"
+        beta: float = 0.9
+
+    comparison = fg.compare(
+        [Mine(), Mine(beta=0.5)], seeds=1, federation=lambda seed: blobs(seed=seed), model=small_network(),
+        rounds=1, workers=1, out=tmp_path / "all",
+    )  # fmt: skip
+    written = json.loads((tmp_path / "all" / "comparison.json").read_text())["rows"]
+    reading = read_all([tmp_path / "all"])
+    labels = [run.label for run in reading.runs]
+    assert len(set(labels)) == len(written) == 4
+    assert sum("mine" in label and "beta=0.5" in label for label in labels) == 1
+    page = comparison.report(tmp_path / "report.html").read_text()
+    for shown in (render(reading), page):
+        assert "beta = 0.9" in shown
+        assert "beta = 0.5" in shown
+
+
+def test_a_copy_of_a_run_is_named_and_left_out(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "apfl-seed0", tmp_path / "again" / "apfl")
+    reading = read_all([folder, tmp_path / "again"])
+    assert len(reading.runs) == 10
+    assert reading.notes == [
+        f"the run in {tmp_path / 'again' / 'apfl'} has the settings of the one in {folder / 'apfl-seed0'}"
+    ]
 
 
 def _cut(path: Path) -> None:

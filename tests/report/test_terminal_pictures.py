@@ -37,6 +37,7 @@ def test_text_of_a_single_run_says_what_is_missing(folder: Path) -> None:
     done = runner.invoke(app, ["report", str(folder / "apfl-seed0"), "--text"])
     assert "There is no run of local" in done.output
     assert "alpha after the last round" in done.output
+    assert "alpha: share of the private model" in done.output, "what is shown is explained"
 
 
 def test_the_command_writes_a_page(folder: Path, tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_the_command_writes_a_page(folder: Path, tmp_path: Path) -> None:
 
 
 def test_figures_have_the_papers_axes(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install 'fedgraft[plots]'")
+    pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[plots]'")
     reading = read_all([folder / name for name in ("local-seed0", "fedapa-mu=0.3-seed0", "apfl-seed0")])
     written = {path.name for path in figures.write(reading, tmp_path)}
     for name in (
@@ -59,7 +60,7 @@ def test_figures_have_the_papers_axes(folder: Path, tmp_path: Path) -> None:
         assert {f"{name}.svg", f"{name}.png"} <= written
     assert "matrix-fedapa-mu=0.3-A-seed0.svg" in written
     assert (tmp_path / "communication.png").read_bytes().startswith(b"\x89PNG")
-    drawn = dict(figures._figures(studies(reading.runs)[0]))
+    drawn = dict(figures._figures(studies(reading.runs)[0], "trained"))
     axes = drawn["convergence-trained"].axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Communication round", "Test accuracy (%)")
     assert drawn["labels-seed0"].axes[0].get_xlabel() == "Client"

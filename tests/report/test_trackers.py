@@ -30,15 +30,16 @@ def test_matrices_become_images_from_pale_to_dark() -> None:
 
 def test_metrics_have_flat_names_and_no_holes() -> None:
     record = {"loss": None, "bytes_up": 3, "bytes_down": 4, "seconds": 0.5, "refused": [1], "round": 1,
-              "trained": {"mean": 0.25, "pooled": 0.5, "loss": 1.5, "per_client": [0.25]}}  # fmt: skip
+              "trained": {"mean": 0.25, "pooled": 0.5, "loss": 1.5, "per_client": [0.25], "diverged": [0]}}  # fmt: skip
     assert metrics(record) == {
         "bytes_up": 3, "bytes_down": 4, "seconds": 0.5, "refused": 1,
         "trained/mean": 0.25, "trained/pooled": 0.5, "trained/loss": 1.5,
+        "trained/diverged": 1,
     }  # fmt: skip
 
 
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="needs TensorBoard: pip install 'fedgraft[tensorboard]'")
+    pytest.importorskip("tensorboard", reason="needs TensorBoard: pip install '.[tensorboard]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with tracker("tensorboard") as watcher:
@@ -54,7 +55,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
 
 
 def test_mlflow_reads_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow", reason="needs MLflow: pip install 'fedgraft[mlflow]'")
+    mlflow = pytest.importorskip("mlflow", reason="needs MLflow: pip install '.[mlflow]'")
     from fedgraft.trackers.mlflow import MLflow
 
     monkeypatch.chdir(tmp_path)
@@ -91,7 +92,7 @@ def test_a_tracker_that_is_not_there_is_a_sentence(tmp_path: Path, monkeypatch: 
     monkeypatch.delitem(sys.modules, "fedgraft.trackers.mlflow", raising=False)
     done = CliRunner().invoke(app, ["run", "local", "--track", "mlflow", "--out", str(tmp_path / "run")])
     assert isinstance(done.exception, UserError)
-    assert "pip install 'fedgraft[mlflow]'" in str(done.exception)
+    assert "pip install '.[mlflow]'" in str(done.exception)
     assert not (tmp_path / "run").exists()
 
 

@@ -35,19 +35,19 @@ def _race(folder: Path, rng: Random) -> str:
 
 def overlaps(folder: Path, *, processes: int, times: int) -> int:
     """Let processes take the lock of a folder ``times`` times each, and count the moments in which two had it."""
-    readers = []
+    readers = {}
     for _ in range(processes):
         reader, writer = os.pipe()
-        if not os.fork():
+        if not (child := os.fork()):
             os.write(writer, _disturbed(folder, times).to_bytes(4, "big"))
             os._exit(0)
         os.close(writer)
-        readers.append(reader)
+        readers[child] = reader
     found = 0
-    for reader in readers:
+    for child, reader in readers.items():
         with os.fdopen(reader, "rb") as stream:
             found += int.from_bytes(stream.read(4), "big")
-        os.wait()
+        os.waitpid(child, 0)
     return found
 
 

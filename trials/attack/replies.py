@@ -5,11 +5,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
+
+import torch
+from torch import Tensor
 
 import fedgraft
 from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import POINTS, Point, Score, Scores
+from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import Message
 from fedgraft.engines.local import LocalEngine
 from fedgraft.runs.run import Run
@@ -61,3 +66,34 @@ def false_reports(_: Path, rng: random.Random) -> str:
     if run.result["last"]["round"] != 4 or "validation" in run.result["best"]["chosen_on"]:
         raise BreachError(f"{lie}: the result is {run.result['last']}, {run.result['best']}")
     return f"refused: {lie}"
+
+
+@contextmanager
+def answering(forge: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Let the liar send other numbers than its training gave, in every round."""
+    honest = LocalEngine.train
+
+    def train(self: LocalEngine, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Any]:
+        found = dict(honest(self, round, messages))
+        if isinstance(true := found.get(LIAR), Outcome):
+            told = {name: forge(t) if t.is_floating_point() else t for name, t in true.reply.items()}
+            found[LIAR] = replace(true, reply=Message(**told))
+        return found
+
+    with patch.object(LocalEngine, "train", train):
+        yield
+
+
+@attack("replies: weights a million times too large", "the reply is refused by name, and the others learn on")
+def poisoned(_: Path, rng: random.Random) -> str:
+    size = 10.0 ** rng.uniform(2, 7) * rng.choice([-1, 1])
+    method = rng.choice(["fedavg", "fedper", "fedapa", "scaffold", "ditto"])
+    settings = {"clients": 4, "rounds": 4, "workers": 1, "seed": rng.randrange(100)}
+    with answering(lambda t: torch.full_like(t, size)):
+        run: Run = fedgraft.run(method, **settings)
+    if any([r["client"] for r in record["refused"]] != [LIAR] for record in run.records):
+        raise BreachError(f"{method} took {size:.3g} for each weight")
+    best = fedgraft.run(method, **settings).result["last"]["trained"]["pooled"]
+    if (found := run.result["last"]["trained"]["pooled"]) < best - 0.3:
+        raise BreachError(f"{method}: {100 * found:.0f} % with the liar, {100 * best:.0f} % without")
+    return "refused in every round"

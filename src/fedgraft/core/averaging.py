@@ -2,7 +2,8 @@
 
     mean            as the method weighs it
     median          in every coordinate the middle value; nearly half of the clients may be hostile
-    trimmed:SHARE   in every coordinate the mean without that share of the lowest and of the highest values
+    trimmed:SHARE   in every coordinate the mean without that share of the lowest and of the highest values, rounded up:
+                    of three or four replies one at each end; two replies cannot be told apart, and are averaged
     clip:NORM       the method's mean, after drawing every upload to within NORM of the coordinates' medians
 
 Medians and trimmed means count all clients alike, for a weight that a client names can be a lie too. This module is

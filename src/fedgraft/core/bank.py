@@ -24,7 +24,7 @@ def mean(bank: Tensor, weights: Tensor, averaging: str = "mean") -> Tensor:
     if kind == "median":
         return _middle(bank, (len(bank) - 1) // 2)
     if kind == "trimmed":
-        return _middle(bank, math.floor(amount * len(bank) + 1e-9))
+        return _middle(bank, min(math.ceil(amount * len(bank) - 1e-9), (len(bank) - 1) // 2))
     if kind == "clip":
         bank = _drawn_in(bank, amount)
     shares = weights.to(torch.float64)

@@ -126,6 +126,8 @@ class Client(Holder):
         model = self._workbench.model(self.architecture, role)
         if weights is not None:
             model.load(weights)
+            if len(frozen := self.own[self.layout.frozen]):  # a mixture of models may round them away from themselves
+                model.vector[self.layout.frozen] = frozen
             model.integers = self.get("integers", self.architecture.integers)
         return model
 

@@ -18,6 +18,7 @@ class ContractError(AssertionError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Build the error for a misspelt name, with the nearest valid one."""
     known = sorted(known)
+    name = name if len(name) <= 100 else f"{name[:100]}..."
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
     return UserError(f"no {kind} is called {name!r}; {hint}")

@@ -45,7 +45,7 @@ class Layer:
 
     def travelling(self, buffers: Buffers) -> list[Slot]:
         """Return the tensors that travel when the layer is shared."""
-        return [slot for slot in self.slots if slot.trained or buffers == "average"]
+        return [slot for slot in self.slots if slot.trained or (buffers == "average" and not slot.frozen)]
 
 
 @lru_cache(maxsize=64)

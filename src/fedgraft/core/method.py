@@ -71,6 +71,8 @@ class Method:
     headline: ClassVar[str] = "received"
     reconstruction: ClassVar[bool] = False
     independent_start: ClassVar[bool] = False
+    shows: ClassVar[Mapping[str, str]] = {}
+    """What each name in ``observe`` and ``traits`` means, for whoever looks at the picture."""
 
     def __post_init__(self) -> None:
         for parameter in dataclasses.fields(self):
@@ -149,7 +151,7 @@ class Method:
         return {}
 
     def caveats(self) -> Sequence[str]:
-        """Sentences about settings that switch the method, or a part of it, off."""
+        """Sentences about settings that switch the method, or a part of it, off, or that mislead in a comparison."""
         return ()
 
     def parameters(self) -> dict[str, Any]:

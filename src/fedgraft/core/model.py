@@ -3,11 +3,11 @@
 ``Layout`` says where each tensor of a module lies in the vector, ``Model`` is a live module whose parameters are
 views into one, and ``Architecture`` makes both from any ``nn.Module``. The vector is ordered
 
-    [ extractor parameters | head parameters | extractor buffers | head buffers ]
+    [ extractor parameters | head parameters | extractor buffers | head buffers | frozen parameters ]
 
-so that the optimizer, the bank and every message work on slices. "Buffers" are the floating-point tensors that
-training does not step: BatchNorm statistics and frozen parameters. Integer buffers stay with their client and are
-never averaged.
+so that the optimizer, the bank and every message work on slices. "Buffers" are floating-point tensors that training
+changes and does not step: BatchNorm statistics. Integer buffers stay with their client and are never averaged. Frozen
+parameters (``requires_grad`` is off) stay as they began, everywhere: they never travel.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,6 +37,7 @@ class Slot:
     part: Literal["extractor", "head"]
     trained: bool
     channels_last: bool
+    frozen: bool = False
 
     @property
     def layer(self) -> str:
@@ -69,6 +70,11 @@ class Layout:
         """Length of the leading stretch that training steps."""
         return sum(slot.stop - slot.start for slot in self.slots if slot.trained)
 
+    @cached_property
+    def frozen(self) -> slice:
+        """The parameters that stay as they began."""
+        return slice(self.size - sum(slot.stop - slot.start for slot in self.slots if slot.frozen), self.size)
+
     def span(self, part: Part) -> slice:
         """The parameters of ``part``: always one slice."""
         extractor = sum(s.stop - s.start for s in self.slots if s.trained and s.part == "extractor")
@@ -81,12 +87,14 @@ class Layout:
 
     def buffers(self, part: Part) -> slice:
         """The buffers of ``part``: always one slice."""
-        extractor = self.trained + sum(s.stop - s.start for s in self.slots if not s.trained and s.part == "extractor")
+        there = [s for s in self.slots if not (s.trained or s.frozen)]
+        extractor = self.trained + sum(s.stop - s.start for s in there if s.part == "extractor")
+        end = self.frozen.start
         return {
-            "all": slice(self.trained, self.size),
+            "all": slice(self.trained, end),
             "extractor": slice(self.trained, extractor),
-            "head": slice(extractor, self.size),
-            "nothing": slice(self.size, self.size),
+            "head": slice(extractor, end),
+            "nothing": slice(end, end),
         }[part]
 
     def width(self, part: Part, buffers: Buffers) -> int:
@@ -193,6 +201,8 @@ class Model:
     def differentiate(self, loss: Tensor) -> Tensor:
         """Back-propagate and return the live flat gradient (overwritten by the next call)."""
         self.gradient.zero_()
+        if not loss.requires_grad and not any(p.requires_grad for p in self._trained()):
+            return self.gradient  # all of the part that is to be trained is frozen
         loss.backward()  # type: ignore[no-untyped-call]
         return self.gradient
 
@@ -289,20 +299,25 @@ def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:
 
 def _layout(module: nn.Module, head: str, channels_last: bool) -> Layout:
     inside = {"extractor": False, "head": True}
-    tensors: list[tuple[str, Tensor, bool]] = [(n, p, p.requires_grad) for n, p in module.named_parameters()]
-    tensors += [(n, b, False) for n, b in module.named_buffers() if b.is_floating_point()]
+    tensors: list[tuple[str, Tensor, str]] = [
+        (name, p, "trained" if p.requires_grad else "frozen") for name, p in module.named_parameters()
+    ]
+    tensors += [(n, b, "buffer") for n, b in module.named_buffers() if b.is_floating_point()]
     dtypes = {tensor.dtype for _, tensor, _ in tensors}
     if len(dtypes) != 1:
         raise UserError(f"the module mixes tensors of {sorted(map(str, dtypes))}; convert it to one type")
     slots: list[Slot] = []
     start = 0
-    for trained in (True, False):
+    for kind in ("trained", "buffer", "frozen"):
         for part in inside:
-            for name, tensor, steps in tensors:
-                if steps != trained or (name == head or name.startswith(head + ".")) != inside[part]:
+            for name, tensor, of in tensors:
+                if of != kind or (name == head or name.startswith(head + ".")) != inside[part]:
                     continue
-                stop = start + tensor.numel()
-                last = channels_last and tensor.dim() == 4
-                slots.append(Slot(name, tuple(tensor.shape), start, stop, part, trained, last))  # type: ignore[arg-type]
+                stop, last = start + tensor.numel(), channels_last and tensor.dim() == 4
+                slots.append(
+                    Slot(name, tuple(tensor.shape), start, stop, part, kind == "trained", last, kind == "frozen")  # type: ignore[arg-type]
+                )
                 start = stop
+    if not any(slot.trained for slot in slots):
+        raise UserError("all parameters of the module are frozen (requires_grad is off): there is nothing to train")
     return Layout(tuple(slots), dtypes.pop())

@@ -76,7 +76,11 @@ def _is_path(place: str) -> bool:
 def _from_file(path: Path, what: str) -> ModuleType:
     """Import a file by its path, once, under a name by which the worker processes find it too."""
     path = path.expanduser().resolve()
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError:  # no file can have such a name
+        there = False
+    if not there:
         raise UserError(f"{what} cannot be found: there is no file {path}")
     if path.suffix != ".py":
         raise UserError(f"{what} cannot be imported: {path} is not a Python file")

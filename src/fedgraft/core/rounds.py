@@ -17,6 +17,7 @@ from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.foreign import plain
 from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Method, Server
+from fedgraft.core.proportion import excesses
 
 
 class Engine(Protocol):
@@ -158,23 +159,39 @@ def _serve(
     outcomes = engine.train(this.number, messages)
 
     started = time.perf_counter()
-    inbox: dict[ClientId, Message] = {}
+    accepted = _accepted(method, server, messages, outcomes, this)
+    inbox = {client: outcome.reply.copy() for client, outcome in accepted.items()}
+    losses += [(o.loss, server.spec.samples[client]) for client, o in accepted.items() if math.isfinite(o.loss)]
+    engine.settle(inbox.keys())
+    if inbox:
+        method.merge(server, inbox)
+    this.server_seconds += time.perf_counter() - started
+
+
+def _accepted(
+    method: Method,
+    server: Server,
+    messages: Mapping[ClientId, Message],
+    outcomes: Mapping[ClientId, Outcome | Failure],
+    this: Round,
+) -> dict[ClientId, Outcome]:
+    """Count what came in, and sort out what the server does not take: each by itself, then beside the others."""
+    sound: dict[ClientId, Outcome] = {}
+    complaints: dict[ClientId, str | None] = {}
     for client in (*sorted(messages), *sorted(outcomes.keys() - messages.keys())):
         outcome = outcomes.get(client, Failure("the client gave no answer"))
         if isinstance(outcome, Outcome):
             this.bytes_up += outcome.reply.nbytes
             this.messages_up += 1
         complaint = _objection(method, server, client, outcome, asked=client in messages)
-        if complaint or not isinstance(outcome, Outcome):
-            this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: {complaint}"))
-            continue
-        inbox[client] = outcome.reply.copy()
-        if math.isfinite(outcome.loss):
-            losses.append((outcome.loss, server.spec.samples[client]))
-    engine.settle(inbox.keys())
-    if inbox:
-        method.merge(server, inbox)
-    this.server_seconds += time.perf_counter() - started
+        if isinstance(outcome, Outcome) and complaint is None:
+            sound[client] = outcome
+        else:
+            complaints[client] = complaint
+    complaints |= _outliers(server, messages, {client: outcome.reply for client, outcome in sound.items()})
+    for client, complaint in complaints.items():
+        this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: {complaint}"))
+    return {client: outcome for client, outcome in sound.items() if client not in complaints}
 
 
 def _objection(
@@ -191,6 +208,22 @@ def _objection(
         return f"the reply belongs to round {outcome.round + 1}"
     complaint = objection(outcome.reply, method.expects(server, client), spec.settings.max_norm)
     return complaint and f"the reply {complaint}"
+
+
+def _outliers(
+    server: Server, sent: Mapping[ClientId, Message], replies: Mapping[ClientId, Message]
+) -> dict[ClientId, str]:
+    """Say which replies are out of all proportion to the model and to the others, and why."""
+    factor = server.spec.settings.outlier_factor
+    if not factor:
+        return {}
+    return {
+        client: f"the reply {name!r} is {excess:.3g} times out of proportion to the model and the other replies, "
+        f"above outlier_factor = {factor:g}"
+        for client, entries in excesses(server.spec, sent, replies).items()
+        for name, excess in entries.items()
+        if excess > factor
+    }
 
 
 def _tested(method: Method, server: Server, engine: Engine, this: Round) -> dict[ClientId, Scores]:

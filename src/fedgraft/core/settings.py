@@ -50,6 +50,9 @@ class Training(Settings):
         "average", description="BatchNorm statistics: averaged, local to each client, or kept as they began"
     )
     max_norm: float = Field(1e9, gt=0, description="refuse a reply of which an entry has a larger norm")
+    outlier_factor: float = Field(
+        10.0, ge=0, description="refuse a reply so many times out of proportion to the model and the others (0: none)"
+    )
     averaging: str = Field(
         "mean", description="how the server averages: mean, or against hostile clients median, trimmed:SHARE, clip:NORM"
     )

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -25,10 +26,15 @@ class Spec:
     settings: Training
     share: float = 1.0
     """Share of the clients that take part in a round; the middle of the range, if the run draws it anew each time."""
+    names: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:
         return len(self.samples)
+
+    def called(self, client: ClientId) -> str:
+        """What people call a client: its site's name, or its number."""
+        return self.names[client] if 0 <= client < len(self.names) else f"client {client}"
 
     def architecture(self, client: ClientId) -> Architecture:
         return self.architectures[self.assignment[client]]
@@ -37,10 +43,22 @@ class Spec:
         return self.architecture(client).layout
 
     def initial(self, client: ClientId, independent: bool = False) -> Tensor:
-        """Return the client's first weights: one draw for each architecture, or ``independent`` for each client."""
-        kind = self.assignment[client]
-        key = (self.seed, kind, client) if independent else (self.seed, kind)
-        return self.architecture(client).initial(*key)
+        """Return the client's first weights: one draw for each architecture, or ``independent`` for each client.
+
+        Frozen parameters are those of the one draw: what is learned on one client's must fit the others'.
+        """
+        kind, architecture = self.assignment[client], self.architecture(client)
+        if not independent:
+            return architecture.initial(self.seed, kind)
+        weights, frozen = architecture.initial(self.seed, kind, client), architecture.layout.frozen
+        if frozen.start < frozen.stop:
+            weights[frozen] = architecture.initial(self.seed, kind)[frozen]
+        return weights
+
+    @cached_property
+    def first_norms(self) -> tuple[float, ...]:
+        """The norm of the first weights of each architecture: how large a model is."""
+        return tuple(float(a.initial(self.seed, kind).norm()) for kind, a in enumerate(self.architectures))
 
     def one_architecture(self, method: str) -> Architecture:
         """Insist that all clients run the same network."""

@@ -1,9 +1,10 @@
 """A federation: the data of all clients, each with its own training, validation and test samples."""
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,25 +13,50 @@ from torch import Tensor
 from fedgraft.core import streams
 from fedgraft.core.errors import UserError
 from fedgraft.core.samples import ClientData, Preparation, Samples
-from fedgraft.data.datasets import Dataset, load
-from fedgraft.data.datasets.entries import ENTRIES
+from fedgraft.data.datasets import Dataset, is_path, lies_at_sites, load, read_npz
+from fedgraft.data.datasets.dataset import ARRAYS, Constants, class_count, pixel_constants, sound
+from fedgraft.data.datasets.formats import Array, Arrays
 from fedgraft.data.partition import Partition, Scheme, parse
 
-Array = np.ndarray[Any, Any]
 Normalisation = Literal["half", "standard"]
 OWN = "own"
 """The partition of data that was never split: it lies at its sites."""
+LONGEST_NAME = 100
+UNUSED = (
+    "{} has validation samples (x_val), which a split over clients does not use: `validation` puts a share of each "
+    "client's training samples aside"
+)
+BROUGHT = "validation = {:g} is not for the sites that bring validation samples of their own (x_val): {}"
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Clients and their data."""
+    """Clients and their data, and how they were prepared: a run on them has no say in that any more."""
 
     name: str
     clients: tuple[ClientData, ...]
     classes: int
     partition: str
     seed: int
+    names: tuple[str, ...] = ()
+    """What the clients are called: the sites by their names, others by their numbers."""
+    validation: float = 0.0
+    normalise: Normalisation = "half"
+    augment: bool = False
+    resize: int | None = None
+    notes: tuple[str, ...] = ()
+    """Sentences about the data that whoever runs on them should read."""
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            object.__setattr__(self, "names", tuple(f"client {number}" for number in range(len(self.clients))))
+
+    def __repr__(self) -> str:
+        held = f"{len(self)} clients, {sum(self.samples):,} training samples, {self.classes} classes"
+        return f"Federation({self.name}, {self.partition}, seed {self.seed}: {held})"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -63,18 +89,31 @@ class Federation:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One client's own arrays. Images are bytes (N, H, W) or (N, H, W, C); anything else is taken as it is."""
+    """One client's own arrays or tensors.
 
-    x_train: Array
-    y_train: Array
-    x_test: Array
-    y_test: Array
+    Images are bytes (N, H, W) or (N, H, W, C), features are floats, tokens are whole numbers. ``x_val`` and ``y_val``
+    are its validation samples, if it has some of its own; ``name`` is what reports call it.
+    """
+
+    x_train: Array | Tensor
+    y_train: Array | Tensor
+    x_test: Array | Tensor
+    y_test: Array | Tensor
+    x_val: Array | Tensor | None = None
+    y_val: Array | Tensor | None = None
+    name: str | None = None
+
+    def arrays(self, number: int = 0) -> Arrays:
+        """Return the arrays by name, if they can be used; ``number`` tells which site it is, if it has no name."""
+        where = f"site {number}" if self.name is None else f"site {self.name!r}"
+        given = {name: getattr(self, name) for name in ARRAYS}
+        return sound({n: _array(v, f"{n} in {where}") for n, v in given.items() if v is not None}, where)
 
 
 def federate(
     dataset: str | Path | Dataset = "digits",
-    clients: int = 10,
-    partition: str | Scheme | Partition = "dirichlet:0.1",
+    clients: int | None = None,
+    partition: str | Scheme | Partition | None = None,
     seed: int = 0,
     *,
     validation: float = 0.0,
@@ -83,34 +122,30 @@ def federate(
     resize: int | None = None,
     data_dir: str | Path | None = None,
 ) -> Federation:
-    """Split a dataset over clients.
+    """Split a dataset over ``clients`` (10, or as many as a saved partition has) by ``partition`` (dirichlet:0.1).
 
     ``validation`` is the share of each client's training samples that is put aside. ``normalise`` maps pixels to
-    [-1, 1] (``half``) or by the dataset's own mean and deviation (``standard``). ``augment`` turns on random crops
-    and mirror images in training, ``resize`` scales images to that many pixels a side. A ``partition`` that ends in
-    .json is a saved one. A folder as ``dataset`` holds one .npz file for each site, and is not split further.
+    [-1, 1] (``half``) or by mean and deviation (``standard``): the customary ones of a known dataset, those of the
+    training pixels of your own. ``augment`` turns on random crops and mirror images in training, ``resize`` scales
+    images to that many pixels a side. A ``partition`` that ends in .json is a saved one. A folder as ``dataset`` holds
+    one .npz file for each site, and is not split further.
     """
-    if isinstance(dataset, str | Path) and str(dataset) not in ENTRIES and Path(dataset).is_dir():
+    own = not isinstance(dataset, str) or is_path(dataset) or lies_at_sites(dataset)
+    if own and data_dir is not None:
+        what = dataset.name if isinstance(dataset, Dataset) else dataset
+        raise UserError(f"data_dir is where datasets are found by their names; {what} is not one: leave data_dir out")
+    if isinstance(dataset, str | Path) and lies_at_sites(dataset):
+        found = read_sites(Path(dataset))
+        _insist_on_sites(dataset, len(found), clients, partition)
         return own_data(
-            read_sites(Path(dataset)), name=Path(dataset).name, seed=seed, validation=validation,
-            preparation=prepare(augment=augment), resize=resize,
+            found, name=Path(dataset).name, seed=seed,
+            validation=validation, normalise=normalise, augment=augment, resize=resize,
         )  # fmt: skip
     source = dataset if isinstance(dataset, Dataset) else load(dataset, None if data_dir is None else Path(data_dir))
-    if clients < 1:
-        raise UserError(f"a federation has at least one client, not {clients}")
-    available = len(source.y_train) + len(source.y_test)
-    if clients > available:
-        raise UserError(f"{source.name} has {available} samples, too few for {clients} clients")
-    if isinstance(partition, str):
-        partition = Partition.load(partition) if partition.endswith(".json") else parse(partition)
-    if not isinstance(partition, Partition):
-        partition = partition.split(source.y_train, source.y_test, clients, seed)
-    elif len(partition.train) != clients:
-        raise UserError(f"the partition is for {len(partition.train)} clients, not {clients}")
+    drawn = _drawn(source, clients, partition, seed)
+    preparation = _preparation(source.name, [source.x_train], normalise, augment, resize, (source.mean, source.std))
     inputs = _inputs(np.concatenate([source.x_train, source.x_test]), resize)
     labels = torch.from_numpy(np.concatenate([source.y_train, source.y_test]).astype(np.int64))
-    customary = normalise == "standard" and source.mean and source.std
-    preparation = prepare(source.mean, source.std, augment=augment) if customary else prepare(augment=augment)
 
     def samples(index: Array) -> Samples:
         chosen = torch.from_numpy(np.array(index))
@@ -118,9 +153,13 @@ def federate(
 
     members = tuple(
         _client(samples(train), samples(test), validation, seed, client)
-        for client, (train, test) in enumerate(zip(partition.train, partition.test, strict=True))
+        for client, (train, test) in enumerate(zip(drawn.train, drawn.test, strict=True))
     )
-    return Federation(source.name, members, source.classes, partition.scheme, seed)
+    return Federation(
+        source.name, members, source.classes, drawn.scheme, seed,
+        validation=validation, normalise=normalise, augment=augment, resize=resize,
+        notes=(UNUSED.format(source.name),) if own and source.x_val is not None else (),
+    )  # fmt: skip
 
 
 def own_data(
@@ -130,23 +169,38 @@ def own_data(
     classes: int | None = None,
     seed: int = 0,
     validation: float = 0.0,
-    preparation: Preparation | None = None,
+    normalise: Normalisation = "half",
+    augment: bool = False,
     resize: int | None = None,
 ) -> Federation:
-    """Make a federation of data that already lies at sites: one client for each."""
+    """Make a federation of data that already lies at sites: one client for each.
+
+    The settings are those of :func:`federate`. Sites with validation samples of their own keep these; ``validation``
+    is the share of training samples that the others put aside.
+    """
     if not sites:
         raise UserError("own data needs at least one site")
-    members = [
-        site_data(site, number, seed=seed, validation=validation, preparation=preparation, resize=resize)
-        for number, site in enumerate(sites)
-    ]
-    largest = max(int(np.max(labels)) for site in sites for labels in (site.y_train, site.y_test))
-    if classes is not None and largest >= classes:
-        raise UserError(f"there is a label {largest}, but only {classes} classes were announced")
-    shapes = {tuple(member.train.inputs.shape[1:]) for member in members}
-    if len(shapes) > 1:
-        raise UserError(f"the sites' samples have different shapes: {', '.join(map(str, sorted(shapes)))}")
-    return Federation(name, tuple(members), classes or largest + 1, OWN, seed)
+    names = _names(sites)
+    held = {f"site {number if site.name is None else repr(site.name)}": site.arrays(number)
+            for number, site in enumerate(sites)}  # fmt: skip
+    kinds = {(str(arrays["x_train"].dtype), arrays["x_train"].shape[1:]) for arrays in held.values()}
+    if len({shape for _, shape in kinds}) > 1:
+        shapes = sorted({shape for _, shape in kinds})
+        raise UserError(f"the sites' samples have different shapes: {', '.join(map(str, shapes))}")
+    if len(kinds) > 1:
+        raise UserError(f"the sites' samples are of different types: {', '.join(sorted(dtype for dtype, _ in kinds))}")
+    classes = class_count(held, classes)
+    pixels = [arrays["x_train"] for arrays in held.values()]
+    preparation = _preparation(name, pixels, normalise, augment, resize)
+    members = tuple(
+        _at_site(arrays, number, seed, validation, preparation, resize) for number, arrays in enumerate(held.values())
+    )
+    bringing = [called for called, arrays in zip(names, held.values(), strict=True) if "x_val" in arrays]
+    return Federation(
+        name, members, classes, OWN, seed, names,
+        validation=validation, normalise=normalise, augment=augment, resize=resize,
+        notes=(BROUGHT.format(validation, ", ".join(bringing)),) if validation and bringing else (),
+    )  # fmt: skip
 
 
 def site_data(
@@ -159,25 +213,73 @@ def site_data(
     resize: int | None = None,
 ) -> ClientData:
     """Make the data of one client, the ``number``-th of its federation, of what lies at its site."""
-    parts = {"train": (site.x_train, site.y_train), "test": (site.x_test, site.y_test)}
-    for part, (x, y) in parts.items():
-        _insist(f"site {number}, {part}", x, y)
-    train, test = (
-        Samples(_inputs(x, resize), torch.from_numpy(np.asarray(y).astype(np.int64)), preparation or Preparation())
-        for x, y in parts.values()
-    )
-    return _client(train, test, validation, seed, number)
+    return _at_site(site.arrays(number), number, seed, validation, preparation or Preparation(), resize)
+
+
+def _at_site(
+    held: Arrays, number: int, seed: int, validation: float, preparation: Preparation, resize: int | None
+) -> ClientData:
+    def samples(part: str) -> Samples:
+        return Samples(_inputs(held[f"x_{part}"], resize), torch.from_numpy(held[f"y_{part}"]), preparation)
+
+    if "x_val" in held:
+        return ClientData(samples("train"), samples("test"), samples("val"))
+    return _client(samples("train"), samples("test"), validation, seed, number)
 
 
 def read_sites(folder: Path) -> list[Site]:
-    """Read a folder with one .npz file (x_train, y_train, x_test, y_test) for each site, in order of their names."""
+    """Read a folder with one .npz file for each site, in order of their names, which become the sites'.
+
+    A file holds x_train, y_train, x_test, y_test and, if the site has validation samples of its own, x_val, y_val.
+    """
     files = sorted(folder.glob("*.npz"))
     if not files:
         raise UserError(
             f"{folder} holds no .npz file; put one there for each site, with x_train, y_train, x_test, y_test"
         )
-    loaded = [load(file) for file in files]
-    return [Site(d.x_train, d.y_train, d.x_test, d.y_test) for d in loaded]
+    return [Site(**sound(read_npz(file), file), name=file.stem) for file in files]
+
+
+def _names(sites: Sequence[Site]) -> tuple[str, ...]:
+    """What the sites are called, each in a line of a table or a picture; those without a name by their numbers."""
+    names = tuple(f"client {number}" if site.name is None else site.name for number, site in enumerate(sites))
+    for name in names:
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            raise UserError(f"a site's name is a text in one line, not {name!r:.100}")
+        if len(name) > LONGEST_NAME:
+            raise UserError(f"the site's name {name[:20]}... has {len(name)} characters; {LONGEST_NAME} are enough")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"two sites are called {twice[0]!r}")
+    return names
+
+
+def _insist_on_sites(
+    folder: str | Path, sites: int, clients: int | None, partition: str | Scheme | Partition | None
+) -> None:
+    """Refuse to split what is split already."""
+    if clients is not None and clients != sites:
+        raise UserError(f"{folder} holds the files of {sites} sites, so there cannot be {clients} clients")
+    if partition is not None and partition != OWN:
+        text = partition if isinstance(partition, str) else "a partition"
+        raise UserError(f"{folder} is a folder of sites: their data are not split by {text}; leave partition out")
+
+
+def _drawn(source: Dataset, clients: int | None, partition: str | Scheme | Partition | None, seed: int) -> Partition:
+    """Split by a scheme, or as a saved partition says."""
+    if clients is not None and clients < 1:
+        raise UserError(f"a federation has at least one client, not {clients}")
+    available = len(source.y_train) + len(source.y_test)
+    if clients is not None and clients > available:
+        raise UserError(f"{source.name} has {available} samples, too few for {clients} clients")
+    if partition is None:
+        partition = "dirichlet:0.1"
+    if isinstance(partition, str):
+        partition = Partition.load(partition) if partition.endswith(".json") else parse(partition)
+    if not isinstance(partition, Partition):
+        return partition.split(source.y_train, source.y_test, 10 if clients is None else clients, seed)
+    if clients is not None and len(partition.train) != clients:
+        raise UserError(f"the partition is for {len(partition.train)} clients, not {clients}")
+    return partition
 
 
 def _client(train: Samples, test: Samples, validation: float, seed: int, client: int) -> ClientData:
@@ -191,10 +293,22 @@ def _client(train: Samples, test: Samples, validation: float, seed: int, client:
     return ClientData(train.subset(order[aside:].sort().values), test, train.subset(order[:aside].sort().values))
 
 
+def _array(values: Array | Tensor, what: str) -> Array:
+    """Take arrays, tensors of any device and lists of numbers alike."""
+    try:
+        if isinstance(values, Tensor):
+            plain = values.detach().cpu()
+            return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{what} is not an array of numbers: {str(error).partition(chr(10))[0]}") from None
+
+
 def _inputs(x: Array, resize: int | None = None) -> Tensor:
-    """Images as bytes, channels last; anything else as float32."""
+    """Images as bytes, channels last; tokens as they are; anything else as float32."""
     if x.dtype != np.uint8:
-        return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+        kind = np.int64 if np.issubdtype(x.dtype, np.integer) else np.float32
+        return torch.from_numpy(np.ascontiguousarray(x, dtype=kind))
     images = torch.from_numpy(np.ascontiguousarray(x))
     if images.dim() == 3:
         images = images.unsqueeze(-1)
@@ -216,15 +330,20 @@ def prepare(
     return Preparation(mean or (0.5,), std or (0.5,), crop=4 if augment else 0, flip=augment)
 
 
-def _insist(where: str, x: Array, y: Array) -> None:
-    """Refuse arrays that no training could use, and say which."""
-    if len(x) != len(y):
-        raise UserError(f"{where}: {len(x)} samples but {len(y)} labels")
-    if len(y) == 0:
-        raise UserError(f"{where}: no samples")
-    if np.asarray(y).ndim != 1 or not np.issubdtype(np.asarray(y).dtype, np.integer):
-        raise UserError(f"{where}: labels are whole numbers in one dimension")
-    if int(np.min(y)) < 0:
-        raise UserError(f"{where}: there is a negative label")
-    if not np.all(np.isfinite(x)):
-        raise UserError(f"{where}: the inputs hold values that are not finite")
+def _preparation(
+    name: str,
+    training: Sequence[Array],
+    normalise: Normalisation,
+    augment: bool,
+    resize: int | None,
+    customary: tuple[Constants, Constants] = (None, None),
+) -> Preparation:
+    """Say how the samples of ``name`` are prepared, whose ``training`` samples lie at one or several places."""
+    if training[0].dtype != np.uint8:
+        for wish, made in (("normalise = standard", normalise != "half"), ("augment", augment), ("resize", resize)):
+            if made:
+                raise UserError(f"{wish} is for images given as bytes (uint8); {name} holds {training[0].dtype}")
+    if normalise == "half":
+        return prepare(augment=augment)
+    mean, std = customary if all(customary) else pixel_constants(training)
+    return prepare(mean, std, augment=augment)

@@ -2,69 +2,79 @@
 
 import csv
 import re
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedgraft.core.errors import UserError
-from fedgraft.data.datasets import Dataset, load
-from fedgraft.data.datasets.dataset import checked
-from fedgraft.data.datasets.formats import Array, Arrays, sentences
+from fedgraft.data.datasets import read_npz
+from fedgraft.data.datasets.dataset import sound
+from fedgraft.data.datasets.formats import Array, Arrays, affordable, sentences
 from fedgraft.data.federation import Site
 
 SETS = ("train", "test")
+LARGEST_SIDE = 4096
 _PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"})
 
 
 def read(path: Path) -> Site:
     """Read a site's samples.
 
-    - an .npz file: x_train, y_train, x_test, y_test.
+    - an .npz file: x_train, y_train, x_test, y_test; x_val, y_val, if it has validation samples of its own.
     - a .csv file with a header: the column `label` holds whole numbers from 0, the column `set` says `train` or `test`,
       every other column is a feature.
     - a folder: train/CLASS/... and test/CLASS/... hold images of one size, and CLASS begins with the number of the
       class, such as 0 or 3-pneumonia.
     """
-    found = _dataset(path)
-    return Site(found.x_train, found.y_train, found.x_test, found.y_test)
-
-
-def _dataset(path: Path) -> Dataset:
-    if path.is_dir():
-        with sentences(path):
-            return checked(path.name, _images(path), path)
-    if path.suffix == ".csv":
-        with sentences(path):
-            return checked(path.stem, _table(path), path)
-    return load(path)
+    with sentences(path):
+        read_arrays = _images if path.is_dir() else _table if path.suffix == ".csv" else read_npz
+        return Site(**sound(read_arrays(path), path), name=None)
 
 
 def _table(path: Path) -> Arrays:
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        rows = csv.reader(stream)
-        header = [name.strip() for name in next(rows, [])]
-        if missing := {"label", "set"} - set(header):
-            raise UserError(f"{path} has no column {sorted(missing)[0]!r}; its first line names the columns")
-        label, part = header.index("label"), header.index("set")
-        features = [column for column in range(len(header)) if column not in (label, part)]
-        x: dict[str, list[list[float]]] = {name: [] for name in SETS}
-        y: dict[str, list[int]] = {name: [] for name in SETS}
-        for row in rows:
-            if not row:
-                continue
-            where = f"{path}, line {rows.line_num}"
-            if len(row) != len(header):
-                raise UserError(f"{where} has {len(row)} columns, the first line {len(header)}")
-            if (name := row[part].strip()) not in SETS:
-                raise UserError(f"{where}: the column set says train or test, not {name!r}")
-            try:
-                y[name].append(int(row[label]))
-                x[name].append([float(row[column]) for column in features])
-            except ValueError as error:
-                raise UserError(f"{where}: {error}; a table holds numbers only, and none is left out") from None
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            return _columns(csv.reader(stream), path)
+    except csv.Error as error:
+        raise UserError(f"{path} is not a table of numbers: {error}") from None
+
+
+def _header(names: list[str], path: Path) -> list[str]:
+    """Read the first line; a label that a second column repeats, in any spelling, would be a feature too."""
+    header = [name.strip() for name in names]
+    if missing := {"label", "set"} - set(header):
+        raise UserError(f"{path} has no column {sorted(missing)[0]!r}; its first line names the columns")
+    spelled = [name.casefold() for name in header]
+    if twice := [name for name, same in zip(header, spelled, strict=True) if spelled.count(same) > 1]:
+        raise UserError(f"{path} has two columns called {twice[0][:50]!r}; every column needs a name of its own")
+    return header
+
+
+def _columns(rows: Any, path: Path) -> Arrays:
+    header = _header(next(rows, []), path)
+    label, part = header.index("label"), header.index("set")
+    features = [column for column in range(len(header)) if column not in (label, part)]
+    x: dict[str, list[list[float]]] = {name: [] for name in SETS}
+    y: dict[str, list[int]] = {name: [] for name in SETS}
+    for row in rows:
+        if not row:
+            continue
+        where = f"{path}, line {rows.line_num}"
+        if len(row) != len(header):
+            raise UserError(f"{where} has {len(row)} columns, the first line {len(header)}")
+        if (name := row[part].strip()) not in SETS:
+            raise UserError(f"{where}: the column set says train or test, not {name[:50]!r}")
+        try:
+            y[name].append(int(row[label]))
+            x[name].append([float(row[column]) for column in features])
+        except ValueError as error:
+            raise UserError(f"{where}: {str(error)[:100]}; a table holds numbers only, and none is left out") from None
     arrays: Arrays = {}
     for name in SETS:
-        arrays[f"x_{name}"] = np.array(x[name], dtype=np.float32).reshape(len(x[name]), len(features))
+        with np.errstate(over="ignore"):  # infinite then, and refused as that
+            arrays[f"x_{name}"] = np.array(x[name], dtype=np.float32).reshape(len(x[name]), len(features))
         arrays[f"y_{name}"] = np.array(y[name], dtype=np.int64)
     return arrays
 
@@ -86,17 +96,17 @@ def _images(folder: Path) -> Arrays:
         if not found[name]:
             raise UserError(f"{folder / name} holds no images")
     files = [file for pairs in found.values() for _, file in pairs]
-    with Image.open(files[0]) as first:
-        size = first.size
-    mode = "L" if all(_grey(file) for file in files) else "RGB"
+    size, grey = _size_and_grey(files[0])
+    for file in files[1:]:
+        other, also = _size_and_grey(file)
+        grey = grey and also
+        if other != size:
+            raise UserError(f"{file} is {other[0]}x{other[1]}, {files[0]} is {size[0]}x{size[1]}; scale them alike")
+    affordable(len(files) * size[0] * size[1] * (1 if grey else 3))
 
     def pixels(file: Path) -> Array:
         with Image.open(file) as image:
-            if image.size != size:
-                raise UserError(
-                    f"{file} is {image.size[0]}x{image.size[1]}, {files[0]} is {size[0]}x{size[1]}; scale them alike"
-                )
-            return np.asarray(image.convert(mode), dtype=np.uint8)
+            return np.asarray(image.convert("L" if grey else "RGB"), dtype=np.uint8)
 
     arrays: Arrays = {}
     for name, pairs in found.items():
@@ -105,11 +115,23 @@ def _images(folder: Path) -> Arrays:
     return arrays
 
 
-def _grey(file: Path) -> bool:
+def _size_and_grey(file: Path) -> tuple[tuple[int, int], bool]:
+    """Look at the head of an image file: a small one can promise more pixels than there is memory."""
     from PIL import Image
 
-    with Image.open(file) as image:
-        return image.mode in ("1", "L")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # ours is the lower bound
+            with Image.open(file) as image:
+                width, height = image.size
+                grey = image.mode in ("1", "L")
+    except Image.DecompressionBombError:
+        width = height = LARGEST_SIDE + 1
+    if width * height > LARGEST_SIDE**2:
+        raise UserError(
+            f"{file} has more pixels than the {LARGEST_SIDE}x{LARGEST_SIDE} that are allowed; scale it down"
+        )
+    return (width, height), grey
 
 
 def _number(folder: Path) -> int:

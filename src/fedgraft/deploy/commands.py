@@ -67,7 +67,7 @@ def init(
 
     from fedgraft.runs.application import write_kit
     from fedgraft.runs.charter import charter
-    from fedgraft.runs.deployed import planned
+    from fedgraft.runs.deployed import largest_reply
 
     if (pixels is None) == (features is None) or classes is None:
         raise UserError("say what the data look like: --pixels 28x28 or --features 30, and --classes 10")
@@ -77,8 +77,7 @@ def init(
     }  # fmt: skip
     rules = {"quorum": quorum, "deadline": deadline, "patience": patience}
     made = charter({"directory": out, "sites": _listed(sites), "data": data, "rules": rules, "run": run})
-    planned(made, (1,) * len(made.sites))
-    write_kit(directory, made, address)
+    write_kit(directory, made, address, largest_reply(made))
     typer.echo(f"the app is in {directory}; {directory / 'README.md'} has the commands for the server and each site")
 
 
@@ -108,6 +107,71 @@ def certificates(
     for name in names:
         typer.echo(f"to site {name}: {directory / 'sites' / name}")
     typer.echo(f"to nobody: {directory / 'ca.key'}")
+
+
+@app.command()
+def register(
+    keys: Annotated[list[Path], typer.Argument(help="Public keys of sites, such as certificates/server/*.pub.")],
+    name: Annotated[str | None, typer.Option(help="The site (default: as the file is called).")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Shut out the keys that the site had before.")] = False,
+) -> None:
+    """On the server: let the nodes with these keys in, one for each site."""
+    _require("flwr")
+    from fedgraft.engines.flower.nodes import register
+
+    if name is not None and len(keys) > 1:
+        raise UserError("--name is for one key; several are registered under the names of their files")
+    for file in keys:
+        node, earlier = register(file, name or file.stem, replace=replace)
+        typer.echo(f"site {node.site}: {node.key} may come in, as node {node.id}")
+        for old in earlier:
+            typer.echo(f"site {old.site}: {old.key} is shut out, node {old.id}")
+
+
+@app.command()
+def nodes() -> None:
+    """On the server: list the sites that may come in, with their keys and node ids."""
+    _require("flwr")
+    from rich.console import Console
+
+    from fedgraft.engines.flower.nodes import listed
+    from fedgraft.terminal import facts_table
+
+    rows = [{"site": each.site, "status": each.status, "key": each.key, "node": str(each.id)} for each in listed()]
+    if not rows:
+        raise UserError("no site is registered; `fedgraft deploy register certificates/server/NAME.pub` lets one in")
+    headings = {"site": "site", "status": "status", "key": "key", "node": "node id"}
+    Console(soft_wrap=True).print(facts_table(rows, headings))
+
+
+@app.command()
+def remove(which: Annotated[str, typer.Argument(help="The name of a site, or a node id.")]) -> None:
+    """On the server: shut a site out, by removing its keys."""
+    _require("flwr")
+    from fedgraft.engines.flower.nodes import remove
+
+    for node in remove(which):
+        typer.echo(f"site {node.site}: {node.key} is shut out, node {node.id}")
+
+
+@app.command()
+def check(
+    site: Annotated[Path, typer.Argument(help="The site's own description, such as a.toml.")],
+    server: Annotated[str, typer.Option(help="Where the server is reached.", metavar="HOST:PORT")],
+    authority: Annotated[
+        Path | None, typer.Option(help="The authority's certificate (default: ca.crt beside the description).")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="The site's key (default: node.key beside it).")] = None,
+    federation: Annotated[
+        Path | None, typer.Option(help="What was agreed (default: federation.toml beside it, if it is there).")
+    ] = None,
+) -> None:
+    """At a site: see whether its data fit, the server answers, the clocks agree and the key is registered."""
+    _require("flwr")
+    from fedgraft.deploy.check import Check
+
+    near = site.parent
+    Check(site, server, authority or near / "ca.crt", key or near / "node.key", federation).run(typer.echo)
 
 
 @app.command()
@@ -158,4 +222,4 @@ def _numbers(text: str | None) -> list[float] | None:
 
 def _require(package: str) -> None:
     if find_spec(package) is None:
-        raise UserError("deployment needs Flower, which is an extra: pip install 'fedgraft[flower]'")
+        raise UserError("deployment needs Flower, which is an extra: pip install '.[flower]' in a checkout of fedgraft")

@@ -133,7 +133,7 @@ class LocalEngine:
             elif self.faults.then == "absent":
                 done[job.client] = Failure(f"the client failed: {_first_line(result)}")
             else:
-                where = f"{self.method.name}, round {job.round + 1}, client {job.client}"
+                where = f"{self.method.name}, round {job.round + 1}, {self.spec.called(job.client)}"
                 raise ClientError(f"{where}: {result}") from result
 
         if not self._workers:

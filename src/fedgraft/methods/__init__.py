@@ -1,68 +1,100 @@
 """The registry: every method by the name that people type."""
 
 import difflib
+import importlib
 import inspect
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedgraft.core.errors import UserError, unknown
-from fedgraft.core.method import Method
-from fedgraft.methods.apfl import APFL
-from fedgraft.methods.apple import APPLE
-from fedgraft.methods.dbe import DBE
-from fedgraft.methods.ditto import Ditto
-from fedgraft.methods.fedala import FedALA
-from fedgraft.methods.fedamp import FedAMP
-from fedgraft.methods.fedapa import FedAPA
-from fedgraft.methods.fedas import FedAS
-from fedgraft.methods.fedavg import FedAvg
-from fedgraft.methods.fedavg_ft import FedAvgFT
-from fedgraft.methods.fedavg_local import FedAvgLocal
-from fedgraft.methods.fedbabu import FedBABU
-from fedgraft.methods.fedfomo import FedFomo
-from fedgraft.methods.fedgh import FedGH
-from fedgraft.methods.fedgpa import FedGPA
-from fedgraft.methods.fedpac import FedPAC
-from fedgraft.methods.fedper import FedPer
-from fedgraft.methods.fedphp import FedPHP
-from fedgraft.methods.fedppa import FedPPA
-from fedgraft.methods.fedppa_plus import FedPPAPlus
-from fedgraft.methods.fedproto import FedProto
-from fedgraft.methods.fedprox import FedProx
-from fedgraft.methods.fedprox_ft import FedProxFT
-from fedgraft.methods.fedrep import FedRep
-from fedgraft.methods.flexifed import FlexiFed
-from fedgraft.methods.heurfedamp import HeurFedAMP
-from fedgraft.methods.lg_fedavg import LGFedAvg
-from fedgraft.methods.local import Local
-from fedgraft.methods.pfedamf import PFedAMF
-from fedgraft.methods.pfedhn import PFedHN
-from fedgraft.methods.pfedla import PFedLA
-from fedgraft.methods.pfedme import PFedMe
-from fedgraft.methods.scaffold import SCAFFOLD
 
-_CLASSES: tuple[type[Method], ...] = (
+if TYPE_CHECKING:
+    from fedgraft.core.method import Method
+
+_CLASSES = {
     # one model for all, and what to make of it
-    Local, FedAvg, FedAvgLocal, FedAvgFT, FedProx, FedProxFT, SCAFFOLD,
+    "local": "local.Local",
+    "fedavg": "fedavg.FedAvg",
+    "fedavg-local": "fedavg_local.FedAvgLocal",
+    "fedavg-ft": "fedavg_ft.FedAvgFT",
+    "fedprox": "fedprox.FedProx",
+    "fedprox-ft": "fedprox_ft.FedProxFT",
+    "scaffold": "scaffold.SCAFFOLD",
     # split models
-    FedPer, FedRep, FedBABU, LGFedAvg, FedAS, DBE,
+    "fedper": "fedper.FedPer",
+    "fedrep": "fedrep.FedRep",
+    "fedbabu": "fedbabu.FedBABU",
+    "lg-fedavg": "lg_fedavg.LGFedAvg",
+    "fedas": "fedas.FedAS",
+    "dbe": "dbe.DBE",
     # a global model and a personal twin
-    Ditto, PFedMe, APFL, FedPHP, FedALA, PFedAMF,
+    "ditto": "ditto.Ditto",
+    "pfedme": "pfedme.PFedMe",
+    "apfl": "apfl.APFL",
+    "fedphp": "fedphp.FedPHP",
+    "fedala": "fedala.FedALA",
+    "pfedamf": "pfedamf.PFedAMF",
     # mixed on the server
-    FedAMP, HeurFedAMP, PFedHN, PFedLA, FedPAC, FedGPA, FedAPA,
+    "fedamp": "fedamp.FedAMP",
+    "heurfedamp": "heurfedamp.HeurFedAMP",
+    "pfedhn": "pfedhn.PFedHN",
+    "pfedla": "pfedla.PFedLA",
+    "fedpac": "fedpac.FedPAC",
+    "fedgpa": "fedgpa.FedGPA",
+    "fedapa": "fedapa.FedAPA",
     # many models to each client
-    FedFomo, APPLE,
+    "fedfomo": "fedfomo.FedFomo",
+    "apple": "apple.APPLE",
     # prototypes
-    FedProto, FedGH,
+    "fedproto": "fedproto.FedProto",
+    "fedgh": "fedgh.FedGH",
     # different architectures
-    FlexiFed, FedPPA, FedPPAPlus,
-)  # fmt: skip
-METHODS: dict[str, type[Method]] = {method.name: method for method in _CLASSES}
+    "flexifed": "flexifed.FlexiFed",
+    "fedppa": "fedppa.FedPPA",
+    "fedppa+": "fedppa_plus.FedPPAPlus",
+}
+PLACES = {
+    class_name: f"{__name__}.{module}" for module, class_name in (place.split(".") for place in _CLASSES.values())
+}
+"""The module of every class: what `fedgraft` offers by name."""
 
 
-def make(name: str, /, **parameters: Any) -> Method:
+class Registry(MutableMapping[str, "type[Method]"]):
+    """Methods by name. A name is known before its file, and torch with it, is imported: a typo is answered at once."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._found: dict[str, str | type[Method]] = dict(places)
+
+    def __getitem__(self, name: str) -> "type[Method]":
+        found = self._found[name]
+        if isinstance(found, str):
+            module, _, class_name = found.partition(".")
+            found = self._found[name] = getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
+        assert not isinstance(found, str)
+        return found
+
+    def __setitem__(self, name: str, method: "type[Method]") -> None:
+        self._found[name] = method
+
+    def __delitem__(self, name: str) -> None:
+        del self._found[name]
+
+    def __contains__(self, name: object) -> bool:  # without the import that a look at the class would cost
+        return name in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+METHODS = Registry(_CLASSES)
+
+
+def make(name: str, /, **parameters: Any) -> "Method":
     """Make a method by name; a wrong name or parameter is answered with the nearest valid one."""
     if name not in METHODS:
         raise unknown("method", name, METHODS)
@@ -75,10 +107,16 @@ def make(name: str, /, **parameters: Any) -> Method:
     return METHODS[name](**parameters)
 
 
-def parse(text: str) -> Method:
+def parse(text: str) -> "Method":
     """Make a method from its name, with settings behind a colon if wanted: ``fedapa:mu=0.3,clip=false``."""
+    name, parameters = split(text)
+    return make(name, **parameters)
+
+
+def split(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of a method and its settings."""
     name, _, rest = text.partition(":")
-    return make(name.strip(), **assignments(filter(None, rest.split(","))))
+    return name.strip(), assignments(filter(None, rest.split(",")))
 
 
 def assignments(pairs: Iterable[str]) -> dict[str, Any]:
@@ -95,13 +133,13 @@ def assignments(pairs: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def label(method: Method) -> str:
+def label(method: "Method") -> str:
     """Return the method's name, with the settings that differ from its defaults."""
     changed = [f"{p.name}={getattr(method, p.name)}" for p in fields(method) if getattr(method, p.name) != p.default]
     return method.name + (":" + ",".join(changed) if changed else "")
 
 
-def describe(method: type[Method]) -> dict[str, Any]:
+def describe(method: "type[Method]") -> dict[str, Any]:
     """Tell all about a method: what `fedgraft methods NAME` prints."""
     module = inspect.getmodule(method)
     _, _, readings = (module.__doc__ or "").partition("\nReadings\n") if module else ("", "", "")
@@ -113,6 +151,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
         "averages": method.averages,
         "headline": method.headline,
         "reconstruction": method.reconstruction,
+        "shows": dict(method.shows),
         "parameters": [
             {"name": p.name, "default": p.default, "range": _range(p.metadata), "doc": p.metadata.get("doc", "")}
             for p in fields(method)

@@ -75,6 +75,10 @@ class APPLE(Method):
     idea = "each client learns, together with its core model, how to mix everybody's core models into its own"
     sends = "down: the others' core models (at most `budget` of them); up: the own core model"
     headline = "trained"
+    shows = {
+        "p": "directed relationships: the weight of another client's core model in the model of the client; may be "
+        "negative, and need not sum to one"
+    }
 
     eta2: float = hyper(0.001, "step size of the directed relationships p", low=0.0)
     mu: float = hyper(0.1, "strength of the proximal term that keeps p near the data shares", low=0.0)

@@ -51,6 +51,10 @@ class FedALA(FedAvg):
     name = "fedala"
     citation = "Zhang et al., AAAI 2023, arXiv 2212.01197"
     idea = "learn, for each element of the top layers, how much of the download replaces the client's old model"
+    shows = {
+        "A": "how much of the download replaces the client's old model in the top layers, mean over their elements: "
+        "1 is all of it, 0 nothing"
+    }
 
     p: int = hyper(1, "how many layers, from the top, are mixed", low=1)
     s: float = hyper(0.8, "part of the training data on which A is learned", above=0.0, high=1.0)

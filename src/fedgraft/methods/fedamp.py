@@ -50,6 +50,7 @@ class MessagePassing(Method):
     citation = "Huang et al., AAAI 2021, arXiv 2007.03797"
     sends = "down: the client's own cloud model; up: the trained model"
     headline = "trained"
+    shows = {"xi": "share of another client's last upload in the cloud model of the client; rows sum to one"}
 
     lam: float = hyper(1.0, "how much models attract each other; the pull to the cloud model is lam / alpha", low=0.0)
     alpha: float = hyper(1e4, "step size alpha_k of the first rounds", above=0.0)

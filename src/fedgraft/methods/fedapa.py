@@ -54,6 +54,7 @@ class FedAPA(Method):
     idea = "the server learns each client's mixture of all extractors from where its training ended; heads stay private"
     sends = "down: the client's own mixture of extractors; up: the trained extractor"
     headline = "trained"
+    shows = {"A": "aggregation weights: share of another client's model in the mixture that the client receives"}
 
     eta: float = hyper(0.01, "step size of the aggregation rows", low=0.0)
     mu: float = hyper(0.5, "self-weight set in each row before it is normalised", low=0.0, high=1.0)

@@ -58,6 +58,10 @@ class FedFomo(Method):
         "each client weighs a few others' models by how much they lower its validation loss, and starts from the mean"
     )
     sends = "down: M others' models; up: the trained model and what each of those models was worth"
+    shows = {
+        "P": "affinities: how much another client's models lowered the client's validation loss, per distance from "
+        "where it started, summed over the rounds; below 0 they were worse than its start"
+    }
 
     M: int = hyper(4, "others' models that a client tries in a round", low=1)
     epsilon: float = hyper(0.3, "chance that a model is picked at random, in the first round", low=0.0, high=1.0)

@@ -83,6 +83,10 @@ class FedGPA(Aligned):
     citation = "Han et al., AI Open 2025, doi 10.1016/j.aiopen.2025.03.001"
     idea = "align features with global prototypes; mix extractors by prototype distance and size, classifiers by a QP"
     sends = "down: own extractor and classifier, prototypes; up: both trained, class means, counts, a variance"
+    shows = {
+        "alpha": "share of another client's feature extractor in that of the client; rows sum to one",
+        "beta": "share of another client's classifier in that of the client; rows sum to one",
+    }
 
     mu: float = hyper(0.5, "share of prototype similarity, not size, in the extractors' weights", low=0.0, high=1.0)
     lga: bool = hyper(True, "local-global alignment: draw features to the global prototypes")

@@ -142,6 +142,7 @@ class FedPAC(Aligned):
     idea = "align features with global prototypes; give each client its own optimal mixture of all heads"
     sends = "down: extractor, own head, prototypes; up: both trained, class means before and after, counts, a variance"
     averages = "the extractor; heads and prototypes are mixed by rules of their own"
+    shows = {"beta": "share of another client's head in the head that the client receives; rows sum to one"}
 
     head_lr: float = hyper(0.1, "learning rate of the head phase", low=0.0)
     head_epochs: int = hyper(1, "epochs of the head phase", low=0)

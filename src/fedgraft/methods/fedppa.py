@@ -72,6 +72,10 @@ class FedPPA(FlexiFed):
     name = "fedppa"
     citation = "Prasetya et al., arXiv 2510.14698, 2025"
     idea = "average common layers, then align them one by one with the outputs of the client's previous layers"
+    shows = {
+        "undone": "the part of the way from the client's own layers to the averaged ones that alignment went back: 0 "
+        "is none of it, 1 all"
+    }
 
     align_lr: float = hyper(0.01, "step size of the alignment", low=0.0)
     align_epochs: int = hyper(1, "epochs of alignment for each layer", low=0)

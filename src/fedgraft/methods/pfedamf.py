@@ -60,6 +60,10 @@ class PFedAMF(FedAvg):
     sends = "down: the global model; up: the distilled model"
     headline = "trained"
     reconstruction = True
+    shows = {
+        "knowledge": "shares of three models in the client's own, mean over layers: column 0 is its local model, 1 the "
+        "global one, 2 its history"
+    }
 
     eta: float = hyper(1.0, "step size of the knowledge matrix", low=0.0)
     fusion_epochs: int = hyper(1, "epochs of learning the matrix", low=0)

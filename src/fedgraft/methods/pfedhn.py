@@ -62,6 +62,7 @@ class PFedHN(Method):
     citation = "Shamsian et al., ICML 2021, arXiv 2103.04628"
     idea = "a hypernetwork on the server turns a learned embedding of each client into that client's weights"
     sends = "down: the weights written for the client; up: how its training changed them"
+    shows = {"v": "embedding from which the hypernetwork writes the client's weights; alike rows are alike models"}
 
     server_lr: float = hyper(0.01, "learning rate of the hypernetwork and the embeddings", low=0.0)
     server_momentum: float = hyper(0.9, "momentum of the server's steps", low=0.0, high=0.999)

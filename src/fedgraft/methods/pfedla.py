@@ -60,6 +60,10 @@ class PFedLA(Method):
     citation = "Ma et al., CVPR 2022, arXiv 2205.03993"
     idea = "the server learns each client's mixture of all models, layer by layer, with a hypernetwork for each client"
     sends = "down: the client's own mixture (without retained layers); up: the trained model"
+    shows = {
+        "alpha": "share of another client's layer in that layer of the client's model, a slice for each layer from "
+        "input to output; rows sum to one"
+    }
 
     eta: float = hyper(1.0, "step size of the hypernetworks", low=0.0)
     embedding: int = hyper(100, "length of an embedding", low=1)

@@ -21,9 +21,13 @@ Readings
 - The mean: the paper averages uniformly, the authors' code by samples. We do as the code, like FedAvg;
   ``weighting="uniform"`` is the paper's.
 - Local work: R counts batches and not epochs, and 20 is the authors' value. R = 0 goes through the run's epochs.
-- Step sizes: eta is the run's learning rate unless given. The authors' 0.005 is slow for a short run: a local round
-  moves w_i by about eta times a gradient, without momentum. eta_p has a value of its own, one of the authors' for a
-  deep network. Both follow the run's ``schedule``.
+- Step sizes: a local round moves w_i by about eta times a gradient, for lam (theta - w_i) is one once theta has
+  settled, and there is no momentum. Unless given, eta is as far as the run's SGD goes for a gradient with its momentum,
+  lr / (1 - momentum), but at most 3/4 of the way to theta (0.75 / lam; with all of it theta and w_i would be the same).
+  The authors' 0.005 to 0.01 are slow for a short run beside methods with momentum: with lr 0.01 and momentum 0.9 the
+  client mean is 66.5 % for eta = 0.01, 98.2 for 0.05, 98.6 for 1 / lam and 97.7 for local training on digits (30
+  rounds), and 57.5, 88.3, 88.0 and 91.6 on a tenth of Fashion-MNIST (10 rounds). eta_p has a value of its own, one of
+  the authors' for a deep network. Both follow the run's ``schedule``.
 - The tested model: the authors' code overwrites theta with w_i before it tests, and libraries that took it over test
   the global model. We test a copy of theta_i, which needs no download, so that both points agree. ``tested="global"``
   tests w at ``received``, the paper's other number; ``tested="solved"`` tests there a theta solved anew around the
@@ -47,6 +51,9 @@ from fedgraft.core.message import Message
 from fedgraft.core.method import Inbox, Server, hyper
 from fedgraft.methods.fedavg import FedAvg
 
+FARTHEST = 0.75
+"""Share of the way to theta that w_i goes at most in a local round, unless told."""
+
 
 @dataclass(frozen=True)
 class PFedMe(FedAvg):
@@ -61,7 +68,9 @@ class PFedMe(FedAvg):
     lam: float = hyper(15.0, "strength of the spring between theta and w_i", low=0.0)
     K: int = hyper(5, "steps on theta for each batch", low=1)
     R: int = hyper(20, "local rounds, one batch each; 0: the batches of the run's epochs", low=0)
-    eta: float | None = hyper(None, "step size of w_i, eta * lam of the way to theta; none is the run's", low=0.0)
+    eta: float | None = hyper(
+        None, "step size of w_i, eta * lam of the way to theta; none: lr / (1 - momentum), at most 0.75 / lam", low=0.0
+    )
     eta_p: float = hyper(0.05, "step size of theta", above=0.0)
     beta: float = hyper(1.0, "step of the server towards the mean; beyond 1 it extrapolates", low=0.0)
     tested: Literal["personal", "global", "solved"] = hyper(
@@ -83,9 +92,16 @@ class PFedMe(FedAvg):
         client["theta"] = client.own
 
     def fit(self, client: Client, received: Tensor) -> Tensor:
-        eta = client.rate if self.eta is None else self.eta * client.factor
-        client["theta"], w_i = self.rounds(client, received, eta)
+        client["theta"], w_i = self.rounds(client, received, self.step(client))
         return w_i
+
+    def step(self, client: Client) -> float:
+        """Return eta in this round."""
+        settings, eta = client.settings, self.eta
+        if eta is None:
+            eta = settings.lr / (1 - (settings.momentum if settings.optimizer == "sgd" else 0))
+            eta = min(eta, FARTHEST / self.lam) if self.lam else eta
+        return eta * client.factor
 
     def rounds(self, client: Client, w: Tensor, eta: float) -> tuple[Tensor, Tensor]:
         """Local rounds around the download ``w``: theta and w_i after them."""

@@ -21,7 +21,9 @@ The correction is the gradient of a linear term, <c - c_i, y>, in the local obje
 Readings
 - Plain SGD: option II is the mean gradient only without momentum and clipping, so both are off here, whatever the run
   says, and SCAFFOLD's steps are shorter than those of its neighbours in a run with momentum; ``eta_l`` sets a rate of
-  its own. Weight decay stays: it is the gradient of a term that belongs to the objective.
+  its own. On digits (30 rounds, lr 0.01, momentum 0.9) FedAvg's global model has a client mean of 77.7 %, SCAFFOLD's
+  29.8 at the run's rate, 79.1 with eta_l = 0.03 and 89.5 with 0.1; but in a run with lr 0.05, eta_l = 0.15 is too much
+  and learns nothing. Weight decay stays: it is the gradient of a term that belongs to the objective.
 - K is what a client's data give in the run's epochs, and so differs between clients, where the paper has one K for all.
   c_i is a mean over the client's own K steps; but a client with more data goes further, and since all count alike, the
   global model follows the large clients.
@@ -137,4 +139,4 @@ class SCAFFOLD(Method):
         if self.eta_l is not None:
             return [steps]
         plain = "SCAFFOLD steps without momentum at the run's lr: in a run with momentum expect it below FedAvg"
-        return [f"{plain} unless its own rate is raised (eta_l, up to lr / (1 - momentum))", steps]
+        return [f"{plain} unless its own rate, eta_l, is raised (as far as it stays stable)", steps]

@@ -16,7 +16,7 @@ from fedgraft.core.errors import UserError, unknown
 from fedgraft.models import cnn, lenet, mlp, vgg
 from fedgraft.models.net import Net, Shape, is_image, survives
 
-__all__ = ["Entry", "Net", "Shape", "build", "catalogue", "fleet", "resolve"]
+__all__ = ["Entry", "Net", "Shape", "build", "catalogue", "fleet", "is_shipped", "resolve"]
 
 
 class Entry(NamedTuple):
@@ -141,6 +141,11 @@ def fleet(name: str, clients: int) -> list[str]:
             f"{name} names {len(members)} models, so it needs at least {len(members)} clients; there are {clients}"
         )
     return [members[client * len(members) // clients] for client in range(clients)]
+
+
+def is_shipped(name: str) -> bool:
+    """Whether a text begins with the name of a model of ours: everything else may be one of somebody's own."""
+    return name.partition(":")[0].partition(",")[0].strip().lower() in {*BLUEPRINTS, *FAMILIES, "auto"}
 
 
 def catalogue() -> list[Entry]:

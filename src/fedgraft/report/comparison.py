@@ -17,7 +17,7 @@ WIDTH = 80
 MEANING: dict[At, str] = {
     "trained": "as trained: what a client has in hand when the run is over",
     "received": "as received: the newest model from the server, without further training",
-    "own": "each method at its own point, where its paper measures",
+    "own": "at each method's own point: where its paper measures",
 }
 _MANY_PAIRS = 10
 _MOST_NAMED = 6
@@ -55,12 +55,12 @@ def view(comparison: Comparable, at: At = AT[0]) -> Group:
     return Group(*parts)
 
 
-def figures(comparison: Comparable, rows: Sequence[Row], at: At) -> Table:
+def figures(comparison: Comparable, rows: Sequence[Row], at: At) -> Group:
     """The methods at both points, in percent."""
     config, several = comparison.config, len(comparison.seeds) > 1
     title = f"{config.dataset}, {comparison.clients} clients, {config.partition}, {config.rounds} rounds, "
-    caption = "accuracy in %: mean over clients and pooled over samples, last round"
-    caption += ", ± deviation over seeds" if several else ""
+    caption = "accuracy in % after the last round: mean over clients, pooled over samples"
+    caption += "\n± deviation over seeds" if several else ""
     caption += f"\ncompared {MEANING[at]} (bold)"
     caption += "\ngain: clients better (+) and worse (-) off than alone" if any(row.difference for row in rows) else ""
     caption += "\n* our reading of the method" if any(row.reconstruction for row in rows) else ""
@@ -77,12 +77,12 @@ def figures(comparison: Comparable, rows: Sequence[Row], at: At) -> Table:
     return _table(title + _counted(len(comparison.seeds), "seed"), caption, ("\nmethod", *headings), cells)
 
 
-def differences(pairs: Sequence[Pair], at: At, seeds: int) -> Table:
+def differences(pairs: Sequence[Pair], at: At, seeds: int) -> Group:
     """Methods against each other, client by client, and whether that is more than noise."""
-    spread_over = "seeds and clients" if seeds > 1 else "clients of the one seed"
-    caption = f"in points, over the same clients; interval: bootstrap over {spread_over}\n"
-    caption += "p: Wilcoxon's signed ranks, corrected for the number of pairs (Holm), those\n"
-    caption += "with local and the others apart; noise unless p < 0.05 and 0 is outside"
+    spread_over = "seeds and clients" if seeds > 1 else "clients of one seed"
+    caption = f"points, same clients; interval: bootstrap over {spread_over}\n"
+    caption += "p: Wilcoxon's signed ranks, Holm's correction in each half\n"
+    caption += "more than noise: p < 0.05, and 0 is not in the interval"
     cells = {
         f"{pair.one} - {pair.other}": [
             Text(points(pair.difference.mean)),
@@ -97,7 +97,7 @@ def differences(pairs: Sequence[Pair], at: At, seeds: int) -> Table:
     return _table(f"Differences {MEANING[at].partition(':')[0]}", caption, headings, cells, rule=with_local)
 
 
-def further(rows: Sequence[Row]) -> Table:
+def further(rows: Sequence[Row]) -> Group:
     """Figures that only some comparisons have: best rounds chosen on validation data, and everyone's test samples."""
     kinds = {"best round\n": "best", "all data\n": "everyone", "all data,\nbest round ": "everyone_best"}
     each = {heading: {row.method: getattr(row, name) for row in rows} for heading, name in kinds.items()}
@@ -154,9 +154,9 @@ def chance(p: float) -> str:
 
 def _table(
     title: str, caption: str, headings: Sequence[str], cells: Mapping[str, Sequence[Text]], *, rule: int = 0
-) -> Table:
+) -> Group:
     """A table whose names fold and whose numbers are whole; nothing in it is markup. ``rule``: a line after so many."""
-    table = Table(title=Text(title), caption=Text(caption), box=box.SIMPLE, padding=(0, 0, 0, 1))
+    table = Table(title=Text(title), box=box.SIMPLE, padding=(0, 0, 0, 1))
     widths = [
         max(len(line) for text in (heading, *map(str, column)) for line in text.split("\n"))
         for heading, column in zip(headings[1:], zip(*cells.values(), strict=True), strict=True)
@@ -167,7 +167,7 @@ def _table(
         table.add_column(Text(heading), justify="right", no_wrap=roomy, overflow="fold")
     for number, (name, row) in enumerate(cells.items(), 1):
         table.add_row(Text(name), *row, end_section=number == rule)
-    return table
+    return Group(table, Text(textwrap.indent(caption, "  ")), Text())
 
 
 def _verdict(pair: Pair) -> str:

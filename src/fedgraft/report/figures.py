@@ -1,7 +1,7 @@
 """Every figure as SVG and PNG, for a paper: its axis names, colours that colour-blind readers can tell apart."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,14 @@ import numpy as np
 
 from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point
+from fedgraft.report.charts import Measure, measures, path
 from fedgraft.report.matrices import Observation, observations
-from fedgraft.report.reading import Reading
-from fedgraft.report.study import Study, studies
+from fedgraft.report.reading import Array, Finished, Reading
+from fedgraft.report.study import Gain, Study, studies
+from fedgraft.runs.config import AT, At
+from fedgraft.runs.table import last_accuracies, measured
+from fedgraft.runs.table import names as run_names
+from fedgraft.statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,19 +38,19 @@ _STYLE: dict[Any, Any] = {
 _MOST_PANELS = 20
 
 
-def write(reading: Reading, folder: Path) -> list[Path]:
+def write(reading: Reading, folder: Path, at: At = AT[0]) -> list[Path]:
     """Draw everything into ``folder``; return the files. Several studies get a folder each."""
     try:
         import matplotlib as mpl
     except ImportError:
-        raise UserError("figures need matplotlib: pip install 'fedgraft[plots]'") from None
+        raise UserError("figures need matplotlib: pip install '.[plots]' in a checkout of fedgraft") from None
     found = studies(reading.runs)
     written = []
     with mpl.rc_context(_STYLE):
         for number, study in enumerate(found):
             place = folder if len(found) == 1 else folder / f"{number + 1}-{_slug(study.title)}"
             _make(place)
-            for name, figure in _figures(study):
+            for name, figure in _figures(study, at):
                 for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
                     path = place / f"{_slug(name)}.{suffix}"
                     figure.savefig(path, metadata=metadata, dpi=200)
@@ -64,24 +69,33 @@ def _slug(text: str) -> str:
     return re.sub(r"[^\w.+=-]+", "-", text)
 
 
-def _figures(study: Study) -> Iterator[tuple[str, "Figure"]]:
-    for point in POINTS:
-        yield f"convergence-{point}", _convergence(study, point)
-    yield "communication", _communication(study)
+def _figures(study: Study, at: At) -> Iterator[tuple[str, "Figure"]]:
+    for measure in measures(study):
+        for point in POINTS if measure.points else POINTS[:1]:
+            yield _curve_name(measure, point), _convergence(study, measure, point)
+    yield "communication", _communication(study, at)
     for label, each in study.runs.items():
         for seed in sorted(each):
-            gains = study.benefit(label, seed)
+            gains = study.gains(label, seed, at)
             if gains is not None:
-                yield f"benefit-{label}-seed{seed}", _benefit([gain or 0.0 for gain in gains])
+                yield f"benefit-{label}-seed{seed}", _benefit(study, seed, gains)
+            yield f"accuracy-{label}-seed{seed}", _accuracy(study, label, seed, at)
+            yield f"clients-{label}-seed{seed}", _paths(each[seed], measured(each[seed].result, at))
     for seed in study.seeds:
         if (held := study.any_run(seed).result["label_counts"]) is not None:
-            yield f"labels-seed{seed}", _labels(np.array(held))
+            yield f"labels-seed{seed}", _labels(np.array(held), study.names(seed))
     for seen in observations(study):
         for seed in seen.values:
             name = f"{seen.label}-{seen.name}-seed{seed}"
             if seen.is_matrix:
                 yield f"matrix-{name}", _matrix(study, seen, seed)
             yield f"trajectories-{name}", _trajectories(study, seen, seed)
+
+
+def _curve_name(measure: Measure, point: Point) -> str:
+    if not measure.points:
+        return f"{measure.key}-loss"
+    return f"convergence-{point}" if measure.key == "mean" else f"convergence-{measure.key}-{point}"
 
 
 def _axes(width: float = 4.6, height: float = 3.0) -> tuple["Figure", "Axes"]:
@@ -111,53 +125,109 @@ def _looks(study: Study) -> dict[str, dict[str, Any]]:
     return {label: {**looks[label], "label": study.starred(label)} for label in study.runs}
 
 
-def _convergence(study: Study, point: Point) -> "Figure":
+def _convergence(study: Study, measure: Measure, point: Point) -> "Figure":
     figure, axes = _axes()
+    scale = 100 if measure.percent else 1
     for label, look in _looks(study).items():
-        values = study.curve(label, point, "mean")
+        values = measure.curve(study, label, point)
         rounds = [value.round for value in values]
-        means = np.array([100 * value.spread.mean for value in values])
-        deviations = np.array([100 * (value.spread.deviation or 0) for value in values])
+        means = np.array([scale * value.spread.mean for value in values])
+        deviations = np.array([scale * (value.spread.deviation or 0) for value in values])
         axes.plot(rounds, means, markevery=max(1, len(rounds) // 10), **look)
         if deviations.any():
             axes.fill_between(rounds, means - deviations, means + deviations, color=look["color"], alpha=0.15, lw=0)
-    axes.set(xlabel=ROUND, ylabel=ACCURACY)
+    axes.set(xlabel=ROUND, ylabel=measure.axis)
     _whole(axes.xaxis)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)
     return figure
 
 
-def _communication(study: Study) -> "Figure":
+def _communication(study: Study, at: At) -> "Figure":
     figure, axes = _axes()
     for label, look in _looks(study).items():
-        headline = next(iter(study.runs[label].values())).result["headline"]
-        values, traffic = study.curve(label, headline, "mean"), study.traffic(label)
+        point = measured(next(iter(study.runs[label].values())).result, at)
+        values, traffic = study.curve(label, point, "mean"), study.traffic(label)
         accuracy = [100 * value.spread.mean for value in values]
         if any(traffic.values()):
             axes.plot([traffic[value.round] for value in values], accuracy, markevery=max(1, len(values) // 10), **look)
-        else:
+        elif accuracy:
             axes.axhline(accuracy[-1], **look)
     axes.set(xlabel="Sent and received per client (MiB)", ylabel=ACCURACY)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)
     return figure
 
 
-def _benefit(gains: list[float]) -> "Figure":
-    figure, axes = _axes(max(4.2, 0.22 * len(gains)))
-    axes.bar(range(len(gains)), [100 * gain for gain in gains], color=[LOSS if gain < 0 else GAIN for gain in gains])
+def _benefit(study: Study, seed: int, gains: Sequence[Gain | None]) -> "Figure":
+    """A bar for each client with its interval; none for one that was not tested."""
+    heights = [None if gain is None else gain.value for gain in gains]
+    intervals = [None if gain is None else gain.interval for gain in gains]
+    colours = [LOSS if height is not None and height < 0 else GAIN for height in heights]
+    figure, axes = _bars(heights, intervals, colours, study.names(seed))
     axes.axhline(0, color="black", lw=0.8)
-    axes.set(xlabel=CLIENT, ylabel="Gain over Local (percentage points)")
-    _whole(axes.xaxis)
+    axes.set(ylabel="Gain over Local (percentage points)")
     return figure
 
 
-def _labels(counts: "np.ndarray[Any, Any]") -> "Figure":
+def _accuracy(study: Study, label: str, seed: int, at: At) -> "Figure":
+    heights = study.accuracies(label, seed, at)
+    intervals = study.intervals(label, seed, at)
+    figure, axes = _bars(heights, intervals, [GAIN] * len(heights), study.names(seed))
+    axes.set(ylabel=ACCURACY, ylim=(0, 100))
+    return figure
+
+
+def _bars(
+    heights: Sequence[float | None], intervals: Sequence[Interval | None], colours: Sequence[str], names: Sequence[str]
+) -> tuple["Figure", "Axes"]:
+    figure, axes = _axes(max(4.2, 0.22 * len(heights)))
+    for client, (height, interval) in enumerate(zip(heights, intervals, strict=True)):
+        if height is None:
+            axes.text(client, 0, "not tested", rotation=90, ha="center", va="bottom", fontsize=6, color="dimgrey")
+            continue
+        axes.bar(client, 100 * height, color=colours[client])
+        if interval is not None:
+            reach = [[100 * max(0.0, height - interval.low)], [100 * max(0.0, interval.high - height)]]
+            axes.errorbar(client, 100 * height, yerr=reach, color="black", lw=0.8, capsize=2)
+    _name_clients(axes, names)
+    return figure, axes
+
+
+def _name_clients(axes: "Axes", names: Sequence[str]) -> None:
+    """Clients along the axis below: numbers, or their sites' names."""
+    axes.set(xlabel=CLIENT, xlim=(-0.7, len(names) - 0.3))
+    if list(names) == [f"client {number}" for number in range(len(names))]:
+        _whole(axes.xaxis)
+    else:
+        axes.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=7)
+
+
+def _paths(run: Finished, point: Point) -> "Figure":
+    """Every client's accuracy by round; the best and the worst in the end stand out."""
+    figure, axes = _axes()
+    values = path(run, point)
+    rounds = [record["round"] for record in run.result["rounds"] if point in record]
+    names, last = run_names(run.result), last_accuracies(run.result, point)
+    ranked = sorted((client for client in range(len(last)) if last[client] is not None), key=lambda c: last[c] or 0.0)
+    looks = {ranked[0]: LOSS, ranked[-1]: GAIN} if ranked else {}
+    for client in ranked:
+        look: dict[str, Any] = {"color": "grey", "lw": 0.7, "alpha": 0.6}
+        if client in looks:
+            look = {"color": looks[client], "lw": 1.8, "label": names[client], "zorder": 3}
+        axes.plot(rounds, values[:, client], **look)
+    axes.set(xlabel=ROUND, ylabel=ACCURACY)
+    _whole(axes.xaxis)
+    axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def _labels(counts: "np.ndarray[Any, Any]", names: Sequence[str]) -> "Figure":
     clients, classes = counts.shape
     figure, axes = _axes(max(3.2, 0.26 * clients), max(2.4, 0.22 * classes))
     client, kind = np.nonzero(counts)
     axes.scatter(client, kind, s=200 * counts[client, kind] / counts.max(), color=GAIN, alpha=0.85, lw=0)
-    axes.set(xlabel=CLIENT, ylabel="Class", xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3))
-    _whole(axes.xaxis, axes.yaxis)
+    axes.set(ylabel="Class", ylim=(-0.7, classes - 0.3))
+    _name_clients(axes, names)
+    _whole(axes.yaxis)
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
     return figure
@@ -170,10 +240,7 @@ def _matrix(study: Study, seen: Observation, seed: int) -> "Figure":
     array = seen.values[seed][:, :, 0, :]
     steps = sorted({0, len(array) // 2, len(array) - 1})
     mixing = seen.shape[0] == seen.shape[2] == study.clients
-    low, high = float(np.nanmin(array)), float(np.nanmax(array))
-    scale = {"cmap": "RdBu", "vmin": -max(-low, high), "vmax": max(-low, high)} if low < 0 else {
-        "cmap": "Blues", "vmin": 0.0, "vmax": high,
-    }  # fmt: skip
+    scale, extend = _scale(array, mixing=mixing)
     figure = Figure(figsize=(2.6 * len(steps) + 0.6, 3.0), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(steps), sharey=True))
     for axes, step in zip(panels, steps, strict=True):
@@ -181,8 +248,18 @@ def _matrix(study: Study, seen: Observation, seed: int) -> "Figure":
         axes.set(title=f"Round {step + 1}", xlabel="From client" if mixing else "Column")
         _whole(axes.xaxis, axes.yaxis)
     panels[0].set(ylabel=CLIENT)
-    figure.colorbar(image, ax=panels.tolist(), shrink=0.8, label=seen.name)
+    figure.colorbar(image, ax=panels.tolist(), shrink=0.8, label=seen.name, extend=extend)
     return figure
+
+
+def _scale(array: Array, *, mixing: bool) -> tuple[dict[str, Any], str]:
+    """Colours from the smallest to the largest value; what clients give themselves is left out where it outshines."""
+    others = array[:, ~np.eye(array.shape[1], dtype=bool)] if mixing and array.shape[1] > 1 else array
+    outshone = np.nanmax(others) < 0.5 * np.nanmax(array)
+    low, high = (float(bound(others if outshone else array)) for bound in (np.nanmin, np.nanmax))
+    if low < 0 < high:  # none is no colour
+        return {"cmap": "RdBu", "vmin": -max(-low, high), "vmax": max(-low, high)}, "neither"
+    return {"cmap": "Blues", "vmin": low, "vmax": high}, "max" if outshone else "neither"
 
 
 def _trajectories(study: Study, seen: Observation, seed: int) -> "Figure":
@@ -194,7 +271,7 @@ def _trajectories(study: Study, seen: Observation, seed: int) -> "Figure":
     if not seen.is_matrix:
         figure, axes = _axes()
         for row, look in zip(range(array.shape[1]), cycle(COLOURS), strict=False):
-            axes.plot(rounds, array[:, row], color=look, lw=1, label=str(row))
+            axes.plot(rounds, array[:, row], color=look, lw=1, label=_short(study, seed, row))
         axes.set(xlabel=ROUND, ylabel=seen.name)
         _whole(axes.xaxis)
         axes.legend(title=CLIENT, frameon=False, fontsize=6, ncols=2)
@@ -209,9 +286,15 @@ def _trajectories(study: Study, seen: Observation, seed: int) -> "Figure":
             axes.plot(rounds, array[:, row, 0, :], lw=0.8, color="grey", alpha=0.6)
             if seen.shape[0] == seen.shape[2] == study.clients:
                 axes.plot(rounds, array[:, row, 0, row], lw=1.6, color=GAIN)
-            axes.set_title(f"{CLIENT} {row}", fontsize=8)
+            axes.set_title(study.names(seed)[row] if seen.shape[0] == study.clients else f"row {row}", fontsize=8)
             axes.tick_params(labelbottom=row + columns >= panels)  # the lowest of its column
             _whole(axes.xaxis)
     figure.supxlabel(ROUND, fontsize=9)
     figure.supylabel(seen.name, fontsize=9)
     return figure
+
+
+def _short(study: Study, seed: int, client: int) -> str:
+    """A client in a legend that says "Client" already."""
+    name = study.names(seed)[client] if client < study.clients else str(client)
+    return str(client) if name == f"client {client}" else name

@@ -20,6 +20,7 @@ class Observation:
 
     label: str
     name: str
+    meaning: str
     values: dict[int, Array]
 
     @property
@@ -42,7 +43,8 @@ def observations(study: Study) -> list[Observation]:
         for name in names:
             values = {seed: _arranged(each[seed].observed[name]) for seed in sorted(each)}
             if len({array.shape for array in values.values()}) == 1:
-                found.append(Observation(label, name, values))
+                meaning = next(iter(each.values())).shows.get(name, "")
+                found.append(Observation(label, name, meaning, values))
     return found
 
 
@@ -83,7 +85,8 @@ def pack(array: Array, budget: int) -> dict[str, Any] | None:
     low, high = (float(kept[finite].min()), float(kept[finite].max())) if finite.any() else (0.0, 0.0)
     levels = np.full(kept.shape, MISSING, dtype="<u2")
     levels[finite] = np.round((kept[finite] - low) / ((high - low) or 1.0) * LEVELS)
-    return {"rounds": rounds, "low": low, "high": high, "data": base64.b64encode(levels.tobytes()).decode()}
+    data = base64.b64encode(levels.tobytes()).decode()
+    return {"rounds": rounds, "of": len(array), "low": low, "high": high, "data": data}
 
 
 def _kept(rounds: int, affordable: int) -> Sequence[int]:

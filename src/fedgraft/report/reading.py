@@ -1,7 +1,7 @@
 """Read run directories, comparison directories and folders of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgraft import methods
 from fedgraft.core.errors import UserError
-from fedgraft.runs.config import RunConfig, configure, read
+from fedgraft.runs.config import MACHINE, RunConfig, configure, read
 from fedgraft.runs.results import read_json, read_observations
 from fedgraft.runs.run import Run
 
@@ -19,6 +19,7 @@ _NEEDED = {
     "clients", "seed", "headline", "reconstruction", "seconds", "bytes_up_per_client", "bytes_down_per_client",
     "label_counts", "versions", "rounds", "last",
 }  # fmt: skip
+_NOT_THE_RUN = {*MACHINE, "method", "params", "evaluate_every", "global_test"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,14 @@ class Finished:
     config: RunConfig
     result: Mapping[str, Any]
     observed: Mapping[str, Array]
+    place: Path | None = None
+
+    @property
+    def shows(self) -> Mapping[str, str]:
+        """What the names of its observations mean, as its method says."""
+        known = methods.METHODS.get(self.config.method)
+        found: Mapping[str, str] = self.result.get("shows") or (known.shows if known else {})
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +51,7 @@ class Reading:
 def from_memory(run: Run) -> Finished:
     """Take a run that was made in this process."""
     observed = {name: tensor.numpy() for name, tensor in run.observed.items()}
-    return Finished(methods.label(run.method), run.config, run.result, observed)
+    return Finished(methods.label(run.method), run.config, run.result, observed, run.directory)
 
 
 def read_all(places: Sequence[Path]) -> Reading:
@@ -62,7 +71,39 @@ def read_all(places: Sequence[Path]) -> Reading:
             notes.append(note)
     if not runs:
         raise UserError(notes[0] if notes else "name at least one directory")
-    return Reading(list(runs.values()), notes)
+    return gather(runs.values(), notes)
+
+
+def gather(runs: Iterable[Finished], notes: Sequence[str] = ()) -> Reading:
+    """Put runs together so that each keeps its place: variants of a method get labels of their own, copies a note."""
+    kept: dict[str, Finished] = {}
+    said = list(notes)
+    for run in _labelled_apart(list(runs)):
+        identity = run.label + run.config.model_dump_json(exclude=_NOT_THE_RUN)
+        if identity in kept:
+            said.append(f"the run in {run.place} has the settings of the one in {kept[identity].place}")
+        kept.setdefault(identity, run)
+    return Reading(list(kept.values()), said)
+
+
+def _labelled_apart(runs: Sequence[Finished]) -> list[Finished]:
+    """Add to labels that several variants of a method share what differs between their hyper-parameters."""
+    variants: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        variants.setdefault(run.label, []).append(_parameters(run))
+    return [replace(run, label=_told_apart(run, variants[run.label])) for run in runs]
+
+
+def _told_apart(run: Finished, variants: Sequence[Mapping[str, Any]]) -> str:
+    names = sorted(set().union(*variants))
+    differing = [name for name in names if any(each.get(name) != variants[0].get(name) for each in variants)]
+    said = [f"{name}={_parameters(run).get(name)}" for name in differing]
+    return run.label + (":" + ",".join(said) if said else "")
+
+
+def _parameters(run: Finished) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = run.result.get("params", run.config.params)
+    return found
 
 
 def find_runs(place: Path) -> list[Path]:
@@ -104,7 +145,7 @@ def read_run(directory: Path) -> Finished:
     except UserError as error:
         raise UserError(f"the run in {directory} cannot be read: {error}") from None
     observed = {name: tensor.numpy() for name, tensor in read_observations(directory / "observed.safetensors").items()}
-    return Finished(_label(config.method, config.params), config, result, observed)
+    return Finished(_label(config.method, config.params), config, result, observed, directory)
 
 
 def _label(name: str, params: Mapping[str, Any]) -> str:

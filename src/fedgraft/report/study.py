@@ -1,7 +1,7 @@
 """Group runs that may be compared, and work out what the pictures show."""
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -84,7 +84,7 @@ class Verdict:
     def answer(self) -> str:
         """Whether federation helped, in a few words."""
         if self.difference.too_few:
-            return "Too few clients differ to tell."
+            return "Too few clients to tell."
         if not self.difference.more_than_noise:
             return "Not more than chance."
         if self.difference.mean < 0:
@@ -177,10 +177,17 @@ class Study:
         """How many test samples each client has; runs of an older version do not say."""
         return list(self.runs[label][seed].result.get("test_samples") or [None] * self.clients)
 
-    def curve(self, label: str, point: Point, figure: str) -> list[Value]:
-        """Accuracy after each round in which all seeds were evaluated."""
+    def curve(self, label: str, part: str, figure: str) -> list[Value]:
+        """A figure after each round in which all seeds have it; ``part`` is a point, or one on other samples."""
+        return self._over_seeds(label, lambda record: (record.get(part) or {}).get(figure))
+
+    def training_loss(self, label: str) -> list[Value]:
+        """What was left of the loss in each round's training."""
+        return self._over_seeds(label, lambda record: record.get("loss"))
+
+    def _over_seeds(self, label: str, read: Callable[[Mapping[str, Any]], float | None]) -> list[Value]:
         each = [
-            {r["round"]: r[point][figure] for r in run.result["rounds"] if r.get(point, {}).get(figure) is not None}
+            {record["round"]: value for record in run.result["rounds"] if (value := read(record)) is not None}
             for run in self.runs[label].values()
         ]
         common = sorted(set.intersection(*map(set, each)))

@@ -1,5 +1,6 @@
 """Pictures for people on a server without a browser: Unicode, at most eighty columns wide."""
 
+import textwrap
 from collections.abc import Mapping
 
 import numpy as np
@@ -27,7 +28,6 @@ def show(reading: Reading, console: Console, at: At = AT[0]) -> None:
         _say(console, f"left out: {note}")
     for study in studies(reading.runs):
         console.print(view(study, at), width=WIDTH)
-        _say(console, "")
         names, legend = names_for(map(study.starred, study.runs), _WIDEST_NAME)
         for picture in (*_benefit(study, names, at), *_convergence(study, names), *legend, *_labels(study)):
             _say(console, picture)
@@ -54,7 +54,7 @@ def _benefit(study: Study, names: Mapping[str, str], at: At) -> list[str]:
     gains = study.gains(best, seed, at) or []
     reach = max([abs(gain.value) for gain in gains if gain is not None] + [0.01])
     clients = _clients(study, seed)
-    lines += ["", f"Every client with {best}, seed {seed}: points, how sure (95 %), and of how many samples"]
+    lines += ["", f"Every client with {best}, seed {seed}: points, 95 % interval, test samples"]
     for client, gain in enumerate(gains[:_MOST_CLIENTS]):
         if gain is None:
             lines.append(f"  {clients[client]} not tested")
@@ -86,7 +86,7 @@ def _alone(study: Study, at: At) -> list[str]:
     seed = seed if seed in study.runs[label] else min(study.runs[label])
     accuracies, intervals = study.accuracies(label, seed, at), study.intervals(label, seed, at)
     clients = _clients(study, seed)
-    lines = ["", f"Every client with {label}, seed {seed}: accuracy in %, and how sure (95 %)"]
+    lines = ["", f"Every client with {label}, seed {seed}: accuracy in %, 95 % interval"]
     for client, (accuracy, sure) in enumerate(zip(accuracies[:_MOST_CLIENTS], intervals, strict=False)):
         if accuracy is None:
             lines.append(f"  {clients[client]} not tested")
@@ -168,13 +168,16 @@ def _matrix(study: Study, seen: Observation) -> list[str]:
     seed = min(seen.values)
     last = seen.values[seed][-1]
     title = f"{study.starred(seen.label)}: {seen.name} after the last round, seed {seed}"
+    meaning = textwrap.wrap(f"{seen.name}: {seen.meaning}", WIDTH - 2) if seen.meaning else []
+    explained = [f"  {line}" for line in meaning]
     if not seen.is_matrix:
         low, high = float(last.min()), float(last.max())
         heights = ((last - low) / ((high - low) or 1) * (len(BARS) - 1)).astype(int)
-        return [title, "  " + "".join(BARS[h] for h in heights[: WIDTH - 2]), f"  ▁ {low:.3g} to █ {high:.3g}", ""]
+        bars = "  " + "".join(BARS[h] for h in heights[: WIDTH - 2])
+        return [title, *explained, bars, f"  ▁ {low:.3g} to █ {high:.3g}", ""]
     if last.shape[1] > 1:
         title += f", slice 0 of {last.shape[1]}"
-    return [title, *_shaded(last[:, 0, :], square=seen.shape[0] == seen.shape[2] == study.clients), ""]
+    return [title, *explained, *_shaded(last[:, 0, :], square=seen.shape[0] == seen.shape[2] == study.clients), ""]
 
 
 def _shaded(matrix: Array, *, square: bool) -> list[str]:

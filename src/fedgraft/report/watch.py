@@ -14,8 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgraft.core.errors import UserError
+from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.data.partition.picture import BARS
 from fedgraft.runs.config import read
+from fedgraft.runs.table import percent
 
 POLL_SECONDS = 0.5
 _SPARK = 18
@@ -111,12 +113,17 @@ def _line(follower: Follower, record: Mapping[str, Any]) -> str:
 def _figures(record: Mapping[str, Any]) -> str:
     loss = record.get("loss")
     parts = [] if loss is None else [f"loss {loss:.3f}"]
-    parts += [f"{point} {100 * record[point]['pooled']:.1f}%" for point in ("received", "trained") if point in record]
+    parts += [f"{point} {_mean(record, point)}" for point in POINTS if point in record]
     return " ".join(parts)
 
 
+def _mean(record: Mapping[str, Any], point: Point) -> str:
+    mean = record[point]["mean"]
+    return "" if mean is None else f"{percent(mean)}%"
+
+
 def _table(followers: Iterable[Follower]) -> Table:
-    caption = "accuracy pooled over samples; Ctrl-C ends the view, not the run"
+    caption = "mean accuracy of the clients; Ctrl-C ends the view, not the run"
     table = Table(box=box.SIMPLE, pad_edge=False, caption=caption)
     table.add_column("run", overflow="ellipsis", max_width=24, no_wrap=True)
     for heading in ("round", "received", "trained", "last round"):
@@ -132,7 +139,7 @@ def _latest(follower: Follower) -> tuple[str, str]:
     evaluated = [record for record in follower.records if "received" in record]
     if not evaluated:
         return "", ""
-    return tuple(f"{100 * evaluated[-1][point]['pooled']:.1f}%" for point in ("received", "trained"))  # type: ignore[return-value]
+    return _mean(evaluated[-1], "received"), _mean(evaluated[-1], "trained")
 
 
 def _age(follower: Follower) -> str:
@@ -145,6 +152,7 @@ def _age(follower: Follower) -> str:
 
 
 def _spark(follower: Follower) -> str:
-    curve = [record["trained"]["pooled"] for record in follower.records if "trained" in record]
+    means = (record["trained"]["mean"] for record in follower.records if "trained" in record)
+    curve = [mean for mean in means if mean is not None]
     step = -(-len(curve) // _SPARK) or 1
     return "".join(BARS[min(len(BARS) - 1, int(value * len(BARS)))] for value in curve[::step])

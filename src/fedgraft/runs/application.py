@@ -10,10 +10,15 @@ import tomli_w
 from jinja2 import Environment, StrictUndefined
 
 from fedgraft.core.errors import UserError
+from fedgraft.engines.flower.limits import AHEAD, BEHIND, PIECE
 from fedgraft.engines.flower.processes import CONNECTION
 from fedgraft.runs import directory
 from fedgraft.runs.charter import ELSEWHERE, Charter
 
+ROOM = 2**20
+"""Bytes that a request to the gate may have besides a piece of an array."""
+CONNECTIONS = 4
+"""Connections to the gate for each site: a node asks for work, sends a sign of life, and moves two pieces at a time."""
 _APP = ("pyproject.toml", "server_app.py", "client_app.py", "federation.toml")
 
 
@@ -22,11 +27,16 @@ def write_app(folder: Path, charter: Charter) -> None:
     _write(folder, {name: _render(name, _facts(charter)) for name in _APP})
 
 
-def write_kit(folder: Path, charter: Charter, address: str) -> None:
-    """Write the app, a description for each site, the gate, and how to use them; ``address`` is the server's."""
-    host, port = _split(address)
+def write_kit(folder: Path, charter: Charter, address: str, reply: int) -> None:
+    """Write the app, a description for each site, the gate, and how to use them.
+
+    ``address`` is the server's, ``reply`` the bytes of a site's largest reply.
+    """
+    host, port = host_and_port(address)
     facts = _facts(charter) | {"connection": CONNECTION, "host": host, "port": port, "inner": port + 1}
-    facts["address"] = f"{host}:{port}"
+    facts |= {"address": f"{host}:{port}", "ahead": AHEAD, "behind": BEHIND}
+    facts |= {"reply": reply, "piece": PIECE, "room": ROOM, "body": min(reply, PIECE) + ROOM}
+    facts["connections"] = CONNECTIONS * (len(charter.sites) + 1)
     texts = {name: _render(name, facts) for name in (*_APP, "README.md", "gate.conf")}
     texts[".gitignore"] = _render("gitignore", facts)
     texts |= {f"sites/{site}.toml": _render("site.toml", {"site": site}) for site in charter.sites}
@@ -70,7 +80,7 @@ def _write(folder: Path, texts: Mapping[str, str]) -> None:
         (folder / name).write_text(text, "utf-8")
 
 
-def _split(address: str) -> tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int]:
     """Read ``host:port``; an IPv6 address stands in brackets."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65535 or "/" in host:

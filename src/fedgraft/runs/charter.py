@@ -65,6 +65,9 @@ class Rules(BaseModel):
     quorum: int | None = Field(None, ge=1, description="answers that a round needs (default: of more than half)")
     deadline: float = Field(600, gt=0, description="seconds that the sites have to answer a message")
     patience: float = Field(3600, ge=0, description="seconds that a start, or a round below quorum, waits for sites")
+    max_samples: int = Field(
+        1_000_000, ge=1, description="training samples that a site may say it has: they are its weight in a mean"
+    )
 
 
 class Charter(BaseModel):

@@ -1,7 +1,8 @@
-"""Checkpoints: the server, every client, the record of the rounds. Nothing else is needed to go on bit for bit.
+"""Checkpoints: the server, every client, the history of the rounds. Nothing else is needed to go on bit for bit.
 
-A checkpoint is a folder of safetensors and JSON files with a manifest of their checksums. It is written aside, flushed
-to the disk and renamed, so that it is there whole or not at all; the last two are kept. Nothing in it is ever executed.
+A checkpoint is a folder of safetensors files with a manifest of their checksums, and a mark in the history beside it.
+It is written aside, flushed to the disk and renamed, so that it is there whole or not at all; the last two are kept.
+Nothing in it is ever executed.
 """
 
 import hashlib
@@ -9,11 +10,11 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -22,44 +23,54 @@ from fedgraft.core import disk
 from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
 from fedgraft.core.state import State
+from fedgraft.runs import history
+from fedgraft.runs.history import DamagedError, History, Mark
 
-FORMAT = 2
+FORMAT = 3
 KEPT = 2
-TENSORS = ("server.safetensors", "clients.safetensors", "observed.safetensors")
-RECORDS = "records.json"
+TENSORS = ("server.safetensors", "clients.safetensors")
 
 
-class DamagedError(Exception):
-    """A checkpoint that cannot be trusted; the text says why."""
+class Manifest(BaseModel):
+    """What a checkpoint holds, and the checksums of its files and of the history up to it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: int = FORMAT
+    round: int
+    clients: int
+    history: Mark
+    sha256: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run was after ``round`` rounds; ``observed`` and ``records`` have an entry for each of them."""
+    """Where a run was after ``round`` rounds, and what had happened in them."""
 
     round: int
     server: Mapping[str, Tensor]
     clients: Mapping[ClientId, State]
-    observed: Sequence[Mapping[str, Tensor]]
-    records: Sequence[Mapping[str, Any]]
+    history: History = field(default_factory=History)
+
+
+def begin(folder: Path) -> History:
+    """Return the history of a run that has its checkpoints in ``folder`` and has not begun."""
+    return History(folder / history.FILE)
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> None:
     """Add a checkpoint to ``folder`` and drop the ones before the last two."""
     folder.mkdir(exist_ok=True)
-    tensors = (checkpoint.server, _joined(checkpoint.clients), _joined(dict(enumerate(checkpoint.observed))))
+    mark = checkpoint.history.save()
+    assert mark.rounds == checkpoint.round
+    tensors = (checkpoint.server, _joined(checkpoint.clients))
     files = {name: disk.packed(part) for name, part in zip(TENSORS, tensors, strict=True)}
-    files[RECORDS] = json.dumps(checkpoint.records).encode()
-    manifest = {
-        "format": FORMAT,
-        "round": checkpoint.round,
-        "clients": len(checkpoint.clients),
-        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-    }
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    manifest = Manifest(round=checkpoint.round, clients=len(checkpoint.clients), history=mark, sha256=sums)
     aside = folder / f".{_name(checkpoint.round)}.part"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
-    for name, data in {**files, "manifest.json": json.dumps(manifest, indent=2).encode()}.items():
+    for name, data in {**files, "manifest.json": manifest.model_dump_json(indent=2).encode()}.items():
         with (aside / name).open("wb") as stream:
             stream.write(data)
             stream.flush()
@@ -69,7 +80,14 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
         shutil.rmtree(place)
     aside.rename(place)
     disk.flush_folder(folder)
-    for old in _places(folder)[:-KEPT]:
+    _drop(folder, checkpoint.round)
+
+
+def _drop(folder: Path, newest: int) -> None:
+    """Drop what is older than the last two, and what was ahead: the history that it belonged to is cut off."""
+    places = _places(folder)
+    ahead = [place for place in places if _number(place) > newest]
+    for old in (*ahead, *[place for place in places if place not in ahead][:-KEPT]):
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -79,46 +97,54 @@ def read(folder: Path, like: Checkpoint | None = None) -> tuple[Checkpoint | Non
     ``like`` is where the run begins: the same tensors, of the same shapes and types, have to be in its checkpoints.
     """
     complaints: list[str] = []
-    for place in reversed(_places(folder)):
+    places = _places(folder)
+    while places:
+        place = places.pop()
         try:
             found = _load(place)
             if like is not None:
                 _insist_on_fit(found, like)
             return found, complaints
         except DamagedError as damage:
-            complaints.append(f"the checkpoint {place.name} {damage}; an older one is used")
+            instead = "an older one is used" if places else "the run begins again"
+            complaints.append(f"the checkpoint {place.name} {damage}; {instead}")
     return None, complaints
 
 
 def _load(place: Path) -> Checkpoint:
-    try:
-        manifest = json.loads((place / "manifest.json").read_bytes())
-        version, number, clients, sums = (manifest[key] for key in ("format", "round", "clients", "sha256"))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedError("has no readable manifest") from error
-    if version != FORMAT:
-        raise UserError(f"{place} has checkpoint format {version!r}, but this fedgraft reads format {FORMAT}")
-    if not isinstance(number, int) or _name(number) != place.name:
-        raise DamagedError("belongs to another round than its name says")
-    contents: dict[str, Any] = {}
-    for name in (*TENSORS, RECORDS):
+    manifest = _manifest(place)
+    contents: dict[str, dict[str, Tensor]] = {}
+    for name in TENSORS:
         try:
             data = (place / name).read_bytes()
         except OSError as error:
             raise DamagedError(f"lacks {name}") from error
-        if not isinstance(sums, dict) or hashlib.sha256(data).hexdigest() != sums.get(name):
+        if hashlib.sha256(data).hexdigest() != manifest.sha256.get(name):
             raise DamagedError(f"was altered or cut short: {name} has another checksum")
         try:
-            contents[name] = json.loads(data) if name == RECORDS else load(data)
+            contents[name] = load(data)
         except (SafetensorError, ValueError, RecursionError) as error:
             raise DamagedError(f"holds an unreadable {name}") from error
-    server, states, observed = contents[TENSORS[0]], _parted(contents[TENSORS[1]]), _parted(contents[TENSORS[2]])
-    if not (clients == len(states) == max(states, default=-1) + 1):
+    server, states = contents[TENSORS[0]], _parted(contents[TENSORS[1]])
+    if not (manifest.clients == len(states) == max(states, default=-1) + 1):
         raise DamagedError("does not hold every client")
-    records = contents[RECORDS]
-    if not isinstance(records, list) or len(records) != number:
-        raise DamagedError("does not hold the record of every round")
-    return Checkpoint(number, server, states, [observed.get(r, {}) for r in range(number)], records)
+    past = History.read(place.parent / history.FILE, manifest.history)
+    return Checkpoint(manifest.round, server, states, past)
+
+
+def _manifest(place: Path) -> Manifest:
+    """Read a manifest, if it is one that we can read."""
+    try:
+        told = json.loads((place / "manifest.json").read_bytes())
+        version = told["format"]
+        manifest = Manifest.model_validate(told) if version == FORMAT else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DamagedError("has no readable manifest") from error
+    if manifest is None:
+        raise UserError(f"{place} has checkpoint format {version!r}, but this fedgraft reads format {FORMAT}")
+    if not manifest.round == manifest.history.rounds == _number(place):
+        raise DamagedError("belongs to another round than its name says")
+    return manifest
 
 
 def _insist_on_fit(found: Checkpoint, like: Checkpoint) -> None:
@@ -156,4 +182,8 @@ def _places(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     places = [place for place in folder.iterdir() if re.fullmatch(r"round-[0-9]{6,9}", place.name)]
-    return sorted(places, key=lambda place: int(place.name.removeprefix("round-")))
+    return sorted(places, key=_number)
+
+
+def _number(place: Path) -> int:
+    return int(place.name.removeprefix("round-"))

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from rich.console import RenderableType
 
-from fedgraft import methods
+from fedgraft import characters, methods
 from fedgraft.core import disk
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method
@@ -31,6 +32,22 @@ class Comparison:
     config: RunConfig
     seeds: tuple[int, ...]
     runs: dict[str, list[Run]]
+
+    def __repr__(self) -> str:
+        config, seeds = self.config, f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}"
+        where = f"{config.dataset}, {self.clients} clients, {config.partition}, {config.rounds} rounds, {seeds}"
+        return f"Comparison({', '.join(self.runs)} on {where})"
+
+    def __str__(self) -> str:
+        return characters.as_text(self._picture())
+
+    def _repr_html_(self) -> str:
+        return characters.as_html(self._picture())
+
+    def _picture(self) -> RenderableType:
+        from fedgraft.report.comparison import view
+
+        return view(self)
 
     @property
     def clients(self) -> int:
@@ -55,11 +72,11 @@ class Comparison:
         """
         return pairs(self.results, at, with_best=with_best)
 
-    def report(self, path: str | Path) -> Path:
-        """Write the whole comparison into one HTML file."""
+    def report(self, path: str | Path, at: At = AT[0]) -> Path:
+        """Write the whole comparison into one HTML file; ``at`` is where it compares the methods at first."""
         from fedgraft.report.page import report_runs
 
-        return report_runs([run for runs in self.runs.values() for run in runs], Path(path))
+        return report_runs([run for runs in self.runs.values() for run in runs], Path(path), at)
 
     def to_json(self, at: At = AT[0]) -> dict[str, Any]:
         """The table and the pairs, for programs."""
@@ -164,6 +181,7 @@ def compare(
     model: Model | str | None = None,
     watchers: Sequence[Watcher] = (),
     out: str | Path | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run every chosen method, and local and fedavg, for ``seeds`` seeds.
@@ -172,15 +190,29 @@ def compare(
     ``model`` are those of :func:`fedgraft.run`; ``federation`` may make your own for each seed. Every seed draws a
     new partition, new initial weights and new batches, the same for all methods. If ``out`` holds the same comparison,
     interrupted, it goes on: finished runs are kept, and one that was cut short continues from its checkpoint.
+    ``progress`` shows how it goes and, at the end, the table; unless told, in a terminal and in a notebook.
     """
+    from fedgraft.report.comparison import view
+    from fedgraft.terminal import watched
+
     if seeds < 1:
         raise UserError(f"a comparison needs at least one seed, not {seeds}")
     if isinstance(model, str):
         settings["model"], model = model, None
-    config = config or configure(settings, recipe_name=recipe)
+    if surplus := settings.keys() & {"method", "params"}:
+        raise UserError(
+            f"{min(surplus)} is a setting of one run: name the methods of a comparison as 'fedapa:mu=0.3', "
+            "or as objects such as FedAPA(mu=0.3)"
+        )
+    config = configure(config or {}, settings, recipe_name=recipe)
     objects = federation is not None or model is not None
     agenda = Agenda(config, contestants(chosen), tuple(range(config.seed, config.seed + seeds)), objects)
-    return _carry_out(agenda, federation, model, watchers, None if out is None else Path(out))
+    place = None if out is None else Path(out)
+    left = len(agenda.members) * seeds if place is None else agenda.left(place)
+    return watched(
+        lambda display: _carry_out(agenda, federation, model, [*watchers, *display], place),
+        view, progress=progress, runs=left,
+    )  # fmt: skip
 
 
 def resume(place: str | Path, *, watchers: Sequence[Watcher] = (), **changes: Any) -> Comparison:
@@ -210,10 +242,16 @@ def _carry_out(
 
     def plans(seed: int) -> dict[str, Run]:
         config = agenda.config.model_copy(update={"seed": seed})
-        fed = setting.federation(config) if federation is None else federation(seed)
+        if federation is None:
+            fed = setting.federation(config)
+        else:
+            fed = federation(seed)
+            setting.insist_on_agreement(config, fed)
         return {label: plan(method, fed, config, model, given=given) for label, method in agenda.members.items()}
 
     planned = plans(first)
+    made = next(iter(planned.values())).federation
+    agenda = replace(agenda, config=setting.settled(agenda.config, made, given=given))
     runs: dict[str, list[Run]] = {label: [] for label in agenda.members}
     with nullcontext() if place is None else agenda.claimed(place):
         for seed in agenda.seeds:

@@ -19,6 +19,8 @@ At = Literal["trained", "received", "own"]
 AT: tuple[At, ...] = ("trained", "received", "own")
 """Where methods are compared: all at one point, or each at its own, where its paper measures. The first is the usual
 one: what a client has in hand when a run is over is the model that its last training left."""
+CLIENTS, SCHEME = 10, "dirichlet:0.1"
+"""Over how many clients a dataset is split, and how, unless told."""
 
 
 class RunConfig(Settings):
@@ -30,17 +32,17 @@ class RunConfig(Settings):
         "digits", min_length=1, description="name of a dataset, an .npz file, or a folder with one .npz per site"
     )
     data_dir: str | None = Field(None, description="folder with <name>.npz files")
-    clients: int = Field(10, ge=1, description="number of clients")
-    partition: str = Field(
-        "dirichlet:0.1", description="how samples are split over clients (fedgraft partition --list)"
+    clients: int = Field(CLIENTS, ge=1, description="number of clients")
+    partition: str = Field(SCHEME, description="how samples are split over clients (fedgraft partition --list)")
+    validation: float = Field(
+        0.0, ge=0, lt=1, description="share of training samples put aside by clients without validation samples"
     )
-    validation: float = Field(0.0, ge=0, lt=1, description="share of each client's training samples put aside")
     normalise: Literal["half", "standard"] = Field(
-        "half", description="pixels to [-1, 1], or by the dataset's statistics"
+        "half", description="pixels to [-1, 1], or by the mean and deviation of the dataset"
     )
     augment: bool = Field(False, description="random crops and mirror images in training")
     resize: int | None = Field(None, ge=4, le=1024, description="scale images to this many pixels a side")
-    model: str = Field("auto", description="name of a model, or package.module:function that builds one")
+    model: str = Field("auto", description="name of a model, or module:function or ./file.py:function that builds one")
     head: str | None = Field(
         None, description="which submodule of your own model is its head (default: the last layer)"
     )
@@ -101,20 +103,43 @@ def participation_range(text: str) -> tuple[float, float]:
     return bounds
 
 
-def configure(*layers: Mapping[str, Any], recipe_name: str | None = None) -> RunConfig:
-    """Join layers of settings, later ones winning, over a paper's recipe if one is named."""
+def configure(*layers: "Mapping[str, Any] | RunConfig", recipe_name: str | None = None) -> RunConfig:
+    """Join layers of settings, later ones winning, over a paper's recipe if one is named.
+
+    Hyper-parameters belong to their method: a layer that names another method leaves those of the layers below out.
+    The fields that count as set are those that somebody named: a recipe's give way to what the data are.
+    """
     merged: dict[str, Any] = {}
-    dataset = next((str(layer["dataset"]) for layer in reversed(layers) if layer.get("dataset")), None)
-    for layer in (recipe(recipe_name, dataset) if recipe_name else {}, *layers):
-        for key, value in _nested(layer).items():
+    told: set[str] = set()
+    given_layers = [_changed(layer) if isinstance(layer, RunConfig) else _nested(layer) for layer in layers]
+    dataset = next((str(given["dataset"]) for given in reversed(given_layers) if given.get("dataset")), None)
+    for given in (_nested(recipe(recipe_name, dataset)) if recipe_name else {}, *given_layers):
+        if "method" in given and given["method"] != merged.get("method", given["method"]):
+            merged.pop("params", None)
+        for key, value in given.items():
             if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
                 merged[key] = {**merged[key], **value}
             else:
                 merged[key] = value
+    for layer in layers:
+        told |= layer.model_fields_set if isinstance(layer, RunConfig) else set(_nested(layer))
     try:
-        return RunConfig(**merged)
+        config = RunConfig(**merged)
     except ValidationError as error:
         raise UserError(_sentence(error)) from None
+    config.model_fields_set.intersection_update(told)
+    return config
+
+
+def _changed(config: RunConfig) -> dict[str, Any]:
+    """The settings that were named, or that are not as they would be anyway."""
+    values = config.model_dump(exclude={"training"})
+    kept = {name: value for name, value in values.items() if name in config.model_fields_set} | {
+        name: value
+        for name, value in values.items()
+        if value != RunConfig.model_fields[name].get_default(call_default_factory=True)
+    }
+    return {**kept, "training": config.training.model_dump(exclude_unset=True)}
 
 
 def read(path: Path) -> dict[str, Any]:

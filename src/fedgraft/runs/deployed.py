@@ -9,7 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -70,16 +70,20 @@ def branch(charter: Charter, place: Path) -> Branch:
 
 def _data(charter: Charter, site: Site, number: int) -> ClientData:
     """Prepare a site's samples, if they are what the charter says."""
-    pixels = site.x_train.dtype == np.uint8
-    shape = site.x_train.shape[1:]
-    if pixels and len(shape) == 2 < len(charter.data.shape):
+    held = site.arrays(number)
+    kind = {"u": "pixels", "f": "features"}.get(held["x_train"].dtype.kind, "tokens")
+    shape = held["x_train"].shape[1:]
+    if kind == "pixels" and len(shape) == 2 < len(charter.data.shape):
         shape = (*shape, 1)
     agreed = charter.data.shape if len(charter.data.shape) == len(shape) else (*charter.data.shape, 1)
-    if pixels != (charter.data.kind == "pixels") or shape != agreed:
-        found = f"{'pixels' if pixels else 'features'} of {list(shape)}"
+    if kind != charter.data.kind or shape != agreed:
+        found = f"{kind} of {list(shape)}"
         raise SiteError(f"its samples are {found}, the federation's {charter.data.kind} of {list(charter.data.shape)}")
-    if max(int(site.y_train.max()), int(site.y_test.max())) >= charter.data.classes:
+    if max(int(held[key].max()) for key in held if key.startswith("y")) >= charter.data.classes:
         raise SiteError(f"it has labels beyond the federation's {charter.data.classes} classes")
+    if site.x_val is not None and charter.run.validation == 0:
+        log.info("validation = 0: this federation has no validation samples, and x_val is not used")
+        site = replace(site, x_val=None, y_val=None)
     run = charter.run
     preparation = prepare(charter.data.mean, charter.data.std, augment=run.augment)
     return site_data(site, number, seed=run.seed, validation=run.validation, preparation=preparation, resize=run.resize)
@@ -95,10 +99,15 @@ class Described:
     charter: Charter
     samples: tuple[int, ...]
     partition: str = OWN
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return self.charter.data.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.charter.sites
 
     @property
     def classes(self) -> int:
@@ -152,7 +161,8 @@ def _serve(grid: Grid, charter: Charter) -> None:
 
 def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
     """Do the federation's run, or go on with it, in its directory."""
-    rules = rules or Rules(charter.quorum, charter.rules.deadline, charter.rules.patience)
+    told = charter.rules
+    rules = rules or Rules(charter.quorum, told.deadline, told.patience, max_samples=told.max_samples)
     place = Path(charter.directory).expanduser()
     begun = (place / "federation.json").exists()
     if (place / "result.json").exists():
@@ -204,6 +214,15 @@ def _recorded(place: Path, charter: Charter) -> tuple[str, list[Holdings]]:
     if settings != charter.fingerprint or len(held) != len(charter.sites):
         raise UserError(f"the run in {place} was begun with other settings or sites; name another directory in {FILE}")
     return identity, held
+
+
+def largest_reply(charter: Charter) -> int:
+    """How many bytes a site's reply may have; a method may send a part of the network now and all of it later."""
+    run = planned(charter, (1,) * len(charter.sites))
+    state = run.method.setup(run.spec)
+    replies = (records.size(run.method.expects(state, each)) for each in range(run.spec.clients))
+    networks = (run.spec.layout(each).size * run.spec.layout(each).dtype.itemsize for each in range(run.spec.clients))
+    return max(*replies, *networks)
 
 
 def leaving(method: Method, server: Server) -> str:

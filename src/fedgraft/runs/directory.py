@@ -15,9 +15,9 @@ from fedgraft.runs.config import RunConfig
 
 def fresh(path: Path) -> Path:
     """Make a run's directory, and never write into somebody else's; what a killed process left is nobody's."""
-    if path.exists() and any(not _left_over(each) for each in (path.iterdir() if path.is_dir() else [path])):
-        raise UserError(f"{path} is there already and not empty; name another directory")
     try:
+        if path.exists() and any(not _left_over(each) for each in (path.iterdir() if path.is_dir() else [path])):
+            raise UserError(f"{path} is there already and not empty; name another directory")
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the directory {path} cannot be made: {error.strerror}") from None

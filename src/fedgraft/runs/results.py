@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -87,13 +86,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_json(path: Path, value: Any) -> None:
     """Write a file whole or not at all."""
     disk.write(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
-
-
-def stacked(rounds: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """What the method showed, round by round: one tensor for each name; a round that lacks it is NaN."""
-    shown = {name: tensor for r in rounds for name, tensor in r.items()}
-    missing = {name: torch.full(like.shape, torch.nan) for name, like in shown.items()}
-    return {name: torch.stack([r.get(name, missing[name]).float() for r in rounds]) for name in sorted(shown)}
 
 
 def read_observations(path: Path) -> dict[str, Tensor]:

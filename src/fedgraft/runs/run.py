@@ -8,23 +8,27 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from rich.console import RenderableType
+from rich.text import Text
 from torch import nn
 
-from fedgraft import kernels, methods
+from fedgraft import characters, kernels, methods
 from fedgraft.core import disk, exchange, memory
 from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
+from fedgraft.core.evaluation import POINTS
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Model as LiveModel
 from fedgraft.core.rounds import Engine, Participation, Round, rounds
 from fedgraft.core.state import State
-from fedgraft.data.federation import OWN, Federation
+from fedgraft.data.federation import Federation
 from fedgraft.engines.local import Faults, LocalEngine, cores
 from fedgraft.engines.workshop import Workshop, first_states, single_thread
 from fedgraft.runs import checkpoint, directory, results, setting
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
+from fedgraft.runs.history import History
 from fedgraft.runs.setting import Model, Population
 from fedgraft.version import __version__
 
@@ -66,6 +70,26 @@ class Run:
     observed: dict[str, torch.Tensor] = field(default_factory=dict)
     _states: dict[int, State] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        config = self.config
+        what = f"{self.method.name} on {config.dataset}, {self.spec.clients} clients, {config.partition}"
+        if not self.result:
+            return f"Run({what}, seed {config.seed}: not finished)"
+        last = self.result["last"]
+        means = [f"{point} {100 * last[point]['mean']:.1f} %" for point in POINTS if last[point]["mean"] is not None]
+        return f"Run({what}, {config.rounds} rounds, seed {config.seed}: client mean {', '.join(means) or 'unknown'})"
+
+    def __str__(self) -> str:
+        return characters.as_text(self._picture()) if self.result else repr(self)
+
+    def _repr_html_(self) -> str:
+        return characters.as_html(self._picture() if self.result else Text(repr(self)))
+
+    def _picture(self) -> RenderableType:
+        from fedgraft.terminal import run_table
+
+        return run_table(self)
+
     def module(self, client: int) -> nn.Module:
         """The client's own network, as its last training left it, ready for use.
 
@@ -104,23 +128,35 @@ def run(
     watchers: Iterable[Watcher] = (),
     config: RunConfig | None = None,
     recipe: str | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Run:
     """Run ``method`` on ``federation`` and return its result.
 
     ``settings`` are those of a configuration file (``rounds=50, lr=0.01, participation="0.6..1", workers=2, ...``).
-    Without a federation, one is made as they say. ``model`` is a name, a module (its weights are everybody's start)
-    or a function that builds one. With ``out``, the run leaves a directory.
+    They override ``config``, as flags override a file. Without a federation, one is made as they say; beside one,
+    settings of its data have to be those that it was made with. ``model`` is a name, a module (its weights are
+    everybody's start) or a function that builds one. With ``out``, the run leaves a directory. ``progress`` shows how
+    it goes and, at the end, its table; unless told, in a terminal and in a notebook.
     """
+    from fedgraft.terminal import run_table, watched
+
     if isinstance(model, str):
         settings["model"], model = model, None
-    if config is None:
-        config = configure(settings, recipe_name=recipe)
+    named: dict[str, Any] = {}
     if isinstance(method, str):
-        method = methods.make(method, **config.params)
+        named["method"], named["params"] = methods.split(method)
+    elif "params" in settings:
+        raise UserError(f"params are for a method given by its name; {method.name} is an object and has its own")
+    config = configure(config or {}, named, settings, recipe_name=recipe)
+    if isinstance(method, str):
+        method = methods.make(config.method, **config.params)
+    if federation is not None:
+        setting.insist_on_agreement(config, federation)
     given = federation is not None
     planned = plan(method, federation or setting.federation(config), config, model, given=given)
-    return start(planned, None if out is None else Path(out), watchers)
+    place = None if out is None else Path(out)
+    return watched(lambda display: start(planned, place, [*watchers, *display]), run_table, progress=progress)
 
 
 def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
@@ -161,6 +197,8 @@ def resume(
     if (place / "federation.json").exists():
         raise UserError(f"the run in {place} is that of a federation: it goes on when its Flower app is started again")
     config = configure(read_settings(place / "config.toml"), changes)
+    if federation is not None:
+        setting.insist_on_agreement(config, federation)
     run = plan(methods.make(config.method, **config.params), federation or setting.federation(config), config, model)
     return go_on(run, place, watchers)
 
@@ -173,12 +211,10 @@ def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
 
 
 def newest(run: Run, place: Path, states: Mapping[ClientId, State]) -> Checkpoint | None:
-    """Find the newest whole checkpoint of a run whose clients begin with ``states``; the records are those up to it."""
+    """Find the newest whole checkpoint of a run whose clients begin with ``states``."""
     directory.sweep(place)
-    begun = Checkpoint(0, run.method.setup(run.spec), states, [], [])
-    found, complaints = checkpoint.read(place / "checkpoints", begun)
+    found, complaints = checkpoint.read(place / "checkpoints", Checkpoint(0, run.method.setup(run.spec), states))
     run.notes += complaints
-    run.records = [dict(record) for record in found.records] if found else []
     return found
 
 
@@ -208,6 +244,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         classes=federation.classes, rounds=config.rounds, seed=config.seed,
         settings=config.training,
         share=sum(participation_range(config.participation)) / 2,
+        names=federation.names,
     )  # fmt: skip
     for architecture in architectures:
         if architecture.outputs < federation.classes:
@@ -217,12 +254,9 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
             f"{method.name} does not average what clients send: averaging = {config.training.averaging} means nothing"
         )
     method.setup(spec)  # and let it go: a method that cannot work here says so now
-    known = {"method": method.name, "params": method.parameters(), "model": name, "clients": len(federation)}
-    if given:
-        known |= {"dataset": federation.name, "partition": federation.partition}
-    elif federation.partition == OWN:
-        known |= {"partition": OWN}
-    return Run(method, federation, config.model_copy(update=known), spec)
+    known = {"method": method.name, "params": method.parameters(), "model": name}
+    told = setting.settled(config, federation, given=given).model_copy(update=known)
+    return Run(method, federation, told, spec, notes=list(federation.notes))
 
 
 def conduct(
@@ -236,7 +270,9 @@ def conduct(
     config, spec = run.config, run.spec
     server = run.server = run.method.setup(spec)
     participation = Participation(*participation_range(config.participation))
-    observed = [] if start is None else list(start.observed)
+    saves = None if run.directory is None else run.directory / "checkpoints"
+    history = start.history if start is not None else History() if saves is None else checkpoint.begin(saves)
+    run.records = history.records
     for watcher in watchers:
         watcher.begin(run)
     started = saved = time.perf_counter()
@@ -251,19 +287,17 @@ def conduct(
             known = results.tested_and_diverged(run.records, spec.clients)["test_samples"]
             server.tested = {("test", client): count for client, count in enumerate(known) if count}
         for this in loop(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
-            run.records.append(results.record(this))
-            observed.append(this.observed)
+            history.add(results.record(this), this.observed)
             metrics(run.records[-1])
-            if run.directory is not None and _due(config, server.round, time.perf_counter() - saved):
-                now = Checkpoint(server.round, server, engine.states, observed, run.records)
-                checkpoint.write(run.directory / "checkpoints", now)
+            if saves is not None and _due(config, server.round, time.perf_counter() - saved):
+                checkpoint.write(saves, Checkpoint(server.round, server, engine.states, history))
                 memory.give_back()
                 saved = time.perf_counter()
             for watcher in watchers:
                 watcher.round(run, this)
         run._states = dict(engine.states)
     run.result = _result(run, time.perf_counter() - started)
-    run.observed = results.stacked(observed)
+    run.observed = history.observed()
     if run.directory is not None:
         results.write_observations(run.directory / "observed.safetensors", run.observed)
         results.write_json(run.directory / "result.json", run.result)
@@ -301,11 +335,13 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
         "params": run.method.parameters(),
         "reconstruction": run.method.reconstruction,
         "headline": run.method.headline,
+        "shows": dict(run.method.shows),
         "dataset": config.dataset,
         "partition": config.partition,
         "clients": config.clients,
         "model": config.model,
         "seed": config.seed,
+        "names": list(run.federation.names),
         "samples": list(run.spec.samples),
         "label_counts": None if (counts := run.federation.counts()) is None else counts.tolist(),
         "seconds": round(seconds, 3),
@@ -323,7 +359,7 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
 def _workers(config: RunConfig, spec: Spec) -> int:
     """How many worker processes: as told, or one for each core."""
     if config.workers != "auto":
-        return config.workers
+        return min(config.workers, spec.clients)  # more would have nothing to do
     if config.device != "cpu":
         return 1
     return max(1, min(cores(), spec.clients))

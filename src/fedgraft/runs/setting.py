@@ -1,11 +1,11 @@
 """What a run works on: the federation and the architectures that its configuration asks for."""
 
 import copy
-import importlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -13,8 +13,12 @@ from torch import nn
 from fedgraft import kernels, models
 from fedgraft.core.errors import UserError
 from fedgraft.core.model import Architecture
-from fedgraft.data.federation import Array, Federation, federate
-from fedgraft.runs.config import RunConfig
+from fedgraft.core.reference import is_reference, reference, resolve
+from fedgraft.data.datasets import lies_at_sites
+from fedgraft.data.datasets.formats import Array
+from fedgraft.data.federation import OWN, Federation, federate
+from fedgraft.data.partition import SCHEMES, parse
+from fedgraft.runs.config import CLIENTS, SCHEME, RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -27,6 +31,12 @@ class Population(Protocol):
 
     @property
     def partition(self) -> str: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
 
     @property
     def classes(self) -> int: ...
@@ -48,12 +58,67 @@ class Population(Protocol):
 
 
 def federation(config: RunConfig) -> Federation:
-    """Make the federation."""
-    return federate(
-        config.dataset, config.clients, config.partition, config.seed,
+    """Make the federation. What nobody asked for is decided by the data: sites are as many as they are."""
+    at_sites = lies_at_sites(config.dataset)
+    decided = {"clients", "partition"} if at_sites else {"clients"} if config.partition.endswith(".json") else set()
+    left_out = decided - config.model_fields_set
+    made = federate(
+        config.dataset,
+        None if "clients" in left_out else config.clients,
+        None if "partition" in left_out else config.partition,
+        config.seed,
         validation=config.validation, normalise=config.normalise, augment=config.augment, resize=config.resize,
         data_dir=config.data_dir,
     )  # fmt: skip
+    ignored = sorted(name for name in left_out if getattr(config, name) not in (CLIENTS, SCHEME, facts(made)[name]))
+    if not ignored:
+        return made
+    return replace(made, notes=(*made.notes, f"the recipe's {' and '.join(ignored)} gave way to what the data are"))
+
+
+def facts(fed: Federation) -> dict[str, Any]:
+    """Return the settings that a federation has decided."""
+    return {
+        "dataset": fed.name,
+        "clients": len(fed),
+        "partition": fed.partition,
+        "validation": fed.validation,
+        "normalise": fed.normalise,
+        "augment": fed.augment,
+        "resize": fed.resize,
+    }
+
+
+def insist_on_agreement(config: RunConfig, fed: Federation) -> None:
+    """Refuse settings beside a given federation that it was not made with: they would be of no effect."""
+    if config.data_dir is not None:
+        raise UserError("data_dir is of no effect beside a federation, whose data are there: leave it out")
+    for name, made in facts(fed).items():
+        wished = getattr(config, name)
+        if name in config.model_fields_set and _canonical(name, wished) != _canonical(name, made):
+            raise UserError(
+                f"{name} = {wished!r} is of no effect beside a federation that has {name} = {made!r}: "
+                f"leave it out, or make the federation so"
+            )
+
+
+def _canonical(name: str, value: Any) -> Any:
+    """Two spellings of one scheme are the same."""
+    if name != "partition" or value.partition(":")[0] not in SCHEMES:
+        return value
+    return parse(value).text
+
+
+def settled(config: RunConfig, fed: Population, *, given: bool) -> RunConfig:
+    """Write what the data are into the configuration: that of a federation that was ``given``, or of what was made."""
+    if given and isinstance(fed, Federation):
+        return config.model_copy(update=facts(fed))
+    known: dict[str, Any] = {"clients": len(fed)}
+    if given:
+        known |= {"dataset": fed.name, "partition": fed.partition}
+    elif fed.partition == OWN:
+        known |= {"partition": OWN}
+    return config.model_copy(update=known)
 
 
 def architectures(
@@ -61,21 +126,57 @@ def architectures(
 ) -> tuple[tuple[Architecture, ...], tuple[int, ...], str]:
     """Return the distinct architectures, which client has which, and how the configuration names them."""
     example = fed.example
-    if model is None and ":" in config.model and "." in config.model.partition(":")[0]:
+    name = "custom"
+    if model is None and not models.is_shipped(config.model) and is_reference(config.model):
         model = _imported(config.model)
+        name = config.model
     if model is not None:
-        name = config.model if ":" in config.model else "custom"
         build = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
-        return (_architecture(build, example, config, config.head, name),), (0,) * len(fed), name
+        made = (_own_architecture(build, example, config, name),)
+        found_again = reference(model) if ".py:" in name else None  # a file, from whatever folder the run is repeated
+        return made, (0,) * len(fed), found_again or name
     shape, classes = fed.input_shape, fed.classes
+    if not example.is_floating_point():
+        raise UserError(
+            f"x_train in {fed.name} is {str(example.dtype).removeprefix('torch.')}; save pixels as uint8 and features "
+            "as float32 (tokens need a model of your own that embeds them)"
+        )
     name = models.resolve(config.model, shape, classes)
     fleet = models.fleet(name, len(fed))
     kinds = list(dict.fromkeys(fleet))
-    made = tuple(
+    shipped = tuple(
         _architecture(partial(models.build, kind, shape, classes), example, config, config.head or "head", kind)
         for kind in kinds
     )
-    return made, tuple(kinds.index(kind) for kind in fleet), name
+    return shipped, tuple(kinds.index(kind) for kind in fleet), name
+
+
+def _own_architecture(
+    build: Callable[[], nn.Module], example: torch.Tensor, config: RunConfig, name: str
+) -> Architecture:
+    """Try somebody's own module on two samples: what it cannot take is said in terms of shapes, not by a traceback."""
+    what = "the model" if name == "custom" else f"the model {name!r}"
+    try:
+        with torch.random.fork_rng(devices=[]):
+            made = build()
+    except Exception as error:
+        raise UserError(f"{what} cannot be built: {type(error).__name__}: {_first_line(error)}") from error
+    if not isinstance(made, nn.Module):
+        raise UserError(f"{what} gives a {type(made).__name__}, not a module")
+    try:
+        return _architecture(build, example, config, config.head, name)
+    except UserError:
+        raise
+    except Exception as error:
+        shape = "x".join(map(str, example.shape[1:]))
+        raise UserError(
+            f"{what} cannot take this data's samples, which are of shape {shape} "
+            f"({str(example.dtype).removeprefix('torch.')}): {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]
 
 
 def _architecture(
@@ -93,23 +194,12 @@ def _architecture(
     return Architecture(accelerated, example, head, name)
 
 
-def _imported(path: str) -> Callable[[], nn.Module]:
-    """Read ``package.module:function``."""
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"the model {path!r} cannot be imported: {error}") from None
-    if not callable(found):
-        raise UserError(f"{path!r} is not a function that builds a module")
-    try:
-        with torch.random.fork_rng(devices=[]):
-            made = found()
-    except Exception as error:
-        raise UserError(f"the model {path!r} cannot be built: {type(error).__name__}: {error}") from error
-    if not isinstance(made, nn.Module):
-        raise UserError(f"{path!r} gives a {type(made).__name__}, not a module")
-    return found  # type: ignore[no-any-return]
+def _imported(text: str) -> Callable[[], nn.Module]:
+    """Find a function that builds a module, or a class of modules."""
+    found = resolve(text, "model")
+    if isinstance(found, nn.Module) or not callable(found):
+        raise UserError(f"{text!r} is not a function that builds a module")
+    return found
 
 
 def insist_on_device(name: str) -> None:

@@ -66,6 +66,13 @@ class Row:
     stale: tuple[str, ...]
     """Clients that were not tested in the last round: their figure is of an earlier one."""
 
+    def __repr__(self) -> str:
+        against = ""
+        if self.difference is not None:
+            noise = "more than noise" if self.difference.more_than_noise else "within noise"
+            against = f", {points(self.difference.mean)} against local, {noise}"
+        return f"Row({self.method}: client mean {percent(self.mean[self.point].mean)} % {self.point}{against})"
+
 
 class Pair(NamedTuple):
     """Two methods against each other, client by client; the difference is the first less the second."""
@@ -228,10 +235,12 @@ def worst_tenth(accuracies: Sequence[float]) -> float:
 def _last_tests(result: Result, point: Point) -> list[tuple[int, float] | None]:
     """The round in which each client was last tested, and its accuracy then."""
     found: list[tuple[int, float] | None] = [None] * result["clients"]
-    for record in result["rounds"]:
+    for record in reversed(result["rounds"]):
         for client, accuracy in enumerate(record.get(point, {}).get("per_client", ())):
-            if accuracy is not None:
+            if found[client] is None and accuracy is not None:
                 found[client] = record["round"], accuracy
+        if None not in found:
+            break
     return found
 
 

@@ -36,7 +36,9 @@ def tracker(kind: str) -> Tracker:
 
         return MLflow()
     except ImportError as error:
-        raise UserError(f"{kind} is not installed ({error}): pip install 'fedgraft[{kind}]'") from None
+        raise UserError(
+            f"{kind} is not installed ({error}): pip install '.[{kind}]' in a checkout of fedgraft"
+        ) from None
 
 
 def metrics(record: Mapping[str, Any]) -> dict[str, float]:
@@ -46,6 +48,7 @@ def metrics(record: Mapping[str, Any]) -> dict[str, float]:
     for point, summary in record.items():
         if isinstance(summary, Mapping) and "pooled" in summary:
             found |= {f"{point}/{figure}": summary[figure] for figure in ("mean", "pooled", "loss")}
+            found[f"{point}/diverged"] = len(summary.get("diverged", ()))
     return {name: float(value) for name, value in found.items() if value is not None}
 
 

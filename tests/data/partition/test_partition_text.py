@@ -1,5 +1,8 @@
 """How schemes are written on the command line, and what is said about mistakes."""
 
+import dataclasses
+import re
+
 import numpy as np
 import pytest
 
@@ -20,6 +23,7 @@ from fedgraft.data.partition import (
     listing,
     parse,
 )
+from fedgraft.data.partition.scheme import spell
 
 
 @pytest.mark.parametrize(
@@ -122,3 +126,13 @@ def test_the_list_names_every_scheme_and_its_syntax_begins_with_the_name():
         assert entry.about
         assert entry.paper
         assert SCHEMES[entry.name].__name__ == entry.python
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_the_list_shows_each_optional_parameter_with_its_default(name: str) -> None:
+    """What stands in brackets is the default, the first where several words are allowed, as docs/partitions.md says."""
+    kind = SCHEMES[name]
+    shown = dict(re.findall(r"\[,(\w+)=([^\]]+)\]", kind.syntax))
+    for field in dataclasses.fields(kind):
+        if field.name in shown and field.default not in (None, dataclasses.MISSING):
+            assert shown[field.name].partition("|")[0] == spell(field.default), f"{name}: {field.name}"

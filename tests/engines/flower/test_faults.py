@@ -641,7 +641,7 @@ def test_a_start_waits_for_everybody_and_leaves_nothing_behind(fed: Federation, 
     del federated.grid.nodes[103]
     with pytest.raises(StoppedError, match=r"the start needs 4 sites, and after 0.05 s d is not there"):
         federated.serve()
-    assert list((tmp_path / "run").iterdir()) == []
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 
 def test_two_nodes_that_say_they_are_the_same_site(
@@ -711,6 +711,15 @@ def test_a_site_that_does_not_fit_is_not_let_in_and_told_why(
     ) as stop:
         federated.serve()
     assert str(tmp_path) not in str(stop.value)
+
+
+def test_a_site_that_claims_more_samples_than_the_rules_allow_is_not_let_in(fed: Federation, tmp_path: Path) -> None:
+    federated = begin(tmp_path, fed, patience=0.05, max_samples=30)
+    reason = (
+        "c is not there; a node was not let in: site c says that it has 31 training samples, above max_samples = 30"
+    )
+    with pytest.raises(StoppedError, match=reason):
+        federated.serve()
 
 
 def test_other_settings_do_not_go_on_with_a_run(fed: Federation, tmp_path: Path) -> None:

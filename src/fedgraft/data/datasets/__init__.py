@@ -20,7 +20,7 @@ from fedgraft.data.datasets.dataset import Dataset, checked, write_npz
 from fedgraft.data.datasets.entries import ENTRIES, Bundle, Entry
 from fedgraft.data.datasets.formats import Arrays, npz, sentences
 
-__all__ = ["Dataset", "Listing", "catalogue", "load"]
+__all__ = ["Dataset", "Listing", "catalogue", "is_path", "known", "lies_at_sites", "load", "read_npz"]
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +62,9 @@ def load(
     ``data_dir`` is where files are looked for and kept (default: FEDGRAFT_DATA, else the user's cache);
     ``download=False`` never touches a network; ``progress`` draws a bar on stderr (default: if that is a terminal).
     """
-    if isinstance(name_or_path, Path) or name_or_path.endswith(".npz") or "/" in name_or_path or os.sep in name_or_path:
+    if is_path(name_or_path):
         return _own_file(Path(name_or_path).expanduser())
-    entry = ENTRIES.get(name_or_path.lower())
-    if entry is None:
-        raise unknown("dataset", name_or_path.lower(), ENTRIES)
+    entry = known(str(name_or_path))
     folder = _data_dir(data_dir)
     for place in _places(entry, folder):
         dataset = _checked(entry, place.read(), place.where)
@@ -78,6 +76,26 @@ def load(
     dataset = _fetched(entry, folder, sys.stderr.isatty() if progress is None else progress)
     _keep(dataset, folder)
     return dataset
+
+
+def is_path(name_or_path: str | Path) -> bool:
+    """Whether this names a file, and no dataset."""
+    return not isinstance(name_or_path, str) or name_or_path.endswith(".npz") or bool({"/", os.sep} & {*name_or_path})
+
+
+def lies_at_sites(dataset: str | Path) -> bool:
+    """Whether this is a folder with a file for each site, and no dataset's name."""
+    try:
+        return str(dataset) not in ENTRIES and Path(dataset).is_dir()
+    except (OSError, ValueError):  # no folder can have such a name
+        return False
+
+
+def known(name: str) -> Entry:
+    """What is known of a dataset, or the nearest name."""
+    if name.lower() not in ENTRIES:
+        raise unknown("dataset", name.lower(), ENTRIES)
+    return ENTRIES[name.lower()]
 
 
 def catalogue(data_dir: Path | None = None) -> list[Listing]:
@@ -102,7 +120,7 @@ def catalogue(data_dir: Path | None = None) -> list[Listing]:
 def _own_file(path: Path) -> Dataset:
     if path.suffix != ".npz":
         raise UserError(f"{path} is no .npz file; save x_train, y_train, x_test and y_test with numpy.savez")
-    return checked(path.stem, _read_npz(path), path)
+    return checked(path.stem, read_npz(path), path)
 
 
 def _checked(entry: Entry, arrays: Arrays, where: str) -> Dataset:
@@ -116,9 +134,14 @@ def _cache() -> Path:
 
 
 def _data_dir(named: Path | None) -> Path:
-    folder = Path(named or os.environ.get("FEDGRAFT_DATA") or _cache()).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"the data directory {folder} is a file; name a folder")
+    """The folder that was named, which has to be there, or the user's cache, which is made when it is needed."""
+    told = named or os.environ.get("FEDGRAFT_DATA")
+    folder = Path(told or _cache()).expanduser()
+    with sentences(folder):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"the data directory {folder} is a file; name a folder")
+        if told and not folder.is_dir():
+            raise UserError(f"there is no data directory {folder}; make it, or name another one")
     return folder
 
 
@@ -136,7 +159,7 @@ def _places(entry: Entry, folder: Path) -> Iterator[_Place]:
 def _in_folder(entry: Entry, folder: Path) -> Iterator[_Place]:
     plain = folder / f"{entry.name}.npz"
     if plain.is_file():
-        yield _Place(str(plain), partial(_read_npz, plain))
+        yield _Place(str(plain), partial(read_npz, plain))
     for bundle in entry.bundles:
         # Loose files have the same names for several datasets, so only a lone archive may lie in the folder itself.
         homes = [folder / entry.name] + [folder] * (len(bundle.files) == 1)
@@ -146,7 +169,8 @@ def _in_folder(entry: Entry, folder: Path) -> Iterator[_Place]:
                 yield _Place(str(where), partial(bundle.format.read, paths), keep=True)
 
 
-def _read_npz(path: Path) -> Arrays:
+def read_npz(path: Path) -> Arrays:
+    """Read the arrays of a file as they are."""
     with sentences(path):
         return npz(path)
 
@@ -164,6 +188,7 @@ def _keep(dataset: Dataset, folder: Path) -> None:
 
 
 def _fetched(entry: Entry, folder: Path, progress: bool) -> Dataset:
+    print(f"fedgraft: fetching {entry.name}, about {entry.megabytes} MB, into {folder}", file=sys.stderr, flush=True)
     failures: list[str] = []
     for attempt in _attempts(entry, progress):
         try:

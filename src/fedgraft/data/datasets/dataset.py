@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,9 @@ from fedgraft.core.errors import UserError
 from fedgraft.data.datasets.formats import Array, Arrays
 
 Constants = tuple[float, ...] | None
+ARRAYS = ("x_train", "y_train", "x_test", "y_test", "x_val", "y_val")
+MOST_CLASSES = 100_000
+"""A head with a row for each of more classes than these would be larger than any network here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +46,7 @@ class Dataset:
     @property
     def arrays(self) -> Arrays:
         """The arrays by name, without those that are None."""
-        names = ("x_train", "y_train", "x_test", "y_test", "x_val", "y_val")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return {name: getattr(self, name) for name in ARRAYS if getattr(self, name) is not None}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -65,6 +68,20 @@ def checked(
     std: Constants = None,
 ) -> Dataset:
     """Make a dataset of ``arrays``, or say in one sentence what is wrong with them; ``where`` names their file."""
+    good = sound(arrays, where)
+    classes = class_count({str(where): good}, classes)
+    pixels = good["x_train"]
+    if pixels.dtype != np.uint8 or mean is None or len(mean) != _channels(pixels):
+        mean = std = None
+    return Dataset(name=name, classes=classes, mean=mean, std=std, **good)
+
+
+def sound(arrays: Mapping[str, Array], where: Path | str) -> Arrays:
+    """Return samples and labels as training needs them, or say in one sentence what is wrong with them.
+
+    Pixels become bytes, features float32, whole numbers (tokens) and labels int64. ``where`` names the file or the
+    site that they are from. How many classes there are is another question, which may concern several sites.
+    """
     missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
     if missing:
         raise UserError(
@@ -85,18 +102,48 @@ def checked(
                 f"{key} in {where} has samples of {x.dtype} {x.shape[1:]} "
                 f"but x_train has {first.dtype} {first.shape[1:]}"
             )
-    labels = {key: int(array.max()) for key, array in good.items() if key.startswith("y")}
-    samples = sum(len(good[key]) for key in labels)
-    top = max(labels, key=labels.__getitem__)
+    return good
+
+
+def class_count(held: Mapping[str, Mapping[str, Array]], announced: int | None = None) -> int:
+    """Tell how many classes there are in what several places hold: as ``announced``, or up to the highest label."""
+    labels = {
+        f"{key} in {where}": array for where, arrays in held.items() for key, array in arrays.items() if key[0] == "y"
+    }
+    tops = {what: int(array.max()) for what, array in labels.items()}
+    top = max(tops, key=tops.__getitem__)
     # A class nobody has ever seen would only waste a row of the head; labels beyond the samples are surely a mistake.
-    if labels[top] >= (classes or samples):
-        expected = f"0..{classes - 1}" if classes else "numbered 0, 1, 2, ..."
-        raise UserError(f"{top} in {where} holds the label {labels[top]}; labels must be {expected}")
-    pixels = good["x_train"]
-    channels = pixels.shape[3] if pixels.ndim == 4 else 1
-    if pixels.dtype != np.uint8 or mean is None or len(mean) != channels:
-        mean = std = None
-    return Dataset(name=name, classes=classes or labels[top] + 1, mean=mean, std=std, **good)
+    if tops[top] >= (announced or sum(map(len, labels.values()))):
+        expected = f"0..{announced - 1}" if announced else "numbered 0, 1, 2, ..."
+        raise UserError(f"{top} holds the label {tops[top]}; labels must be {expected}")
+    classes = announced or tops[top] + 1
+    if not 1 <= classes <= MOST_CLASSES:
+        raise UserError(f"there may be up to {MOST_CLASSES:,} classes, not {classes:,}")
+    return classes
+
+
+def pixel_constants(images: Iterable[Array]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation per channel of the pixels of several sites, scaled to [0, 1].
+
+    Each site's part is a count for each of the 256 values of each channel: sums, never an image, would have to be told.
+    """
+    tables = [
+        np.stack([np.bincount(channel.reshape(-1), minlength=256) for channel in np.moveaxis(_with_channels(x), 3, 0)])
+        for x in images
+    ]
+    counts, values = np.sum(tables, axis=0).astype(np.float64), np.arange(256) / 255
+    mean = counts @ values / counts.sum(axis=1)
+    variance = counts @ values**2 / counts.sum(axis=1) - mean**2
+    std = np.sqrt(np.maximum(variance, (1 / 255) ** 2))  # pixels that are all alike have no deviation to divide by
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _with_channels(pixels: Array) -> Array:
+    return pixels if pixels.ndim == 4 else pixels[..., None]
+
+
+def _channels(pixels: Array) -> int:
+    return int(_with_channels(pixels).shape[-1])
 
 
 def _samples(array: Array, what: str) -> Array:
@@ -105,7 +152,11 @@ def _samples(array: Array, what: str) -> Array:
     if array.dtype == np.uint8:
         if array.ndim not in (3, 4):
             raise UserError(f"{what} has shape {array.shape}; pixels must be N,H,W or N,H,W,C")
+        if array.ndim == 4 and array.shape[1] <= 4 < array.shape[3]:
+            raise UserError(f"{what} has shape {array.shape}, the channels first; pixels must be N,H,W or N,H,W,C")
         return np.ascontiguousarray(array)
+    if array.dtype.kind == "i" and array.ndim == 2:
+        return np.ascontiguousarray(array, dtype=np.int64)
     if array.dtype.kind != "f":
         raise UserError(f"{what} is {array.dtype}; save pixels as uint8 and features as float32")
     if array.ndim < 2:

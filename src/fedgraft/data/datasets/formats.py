@@ -5,6 +5,7 @@ Every decoder takes the members of a container (an archive, or files that lie si
 member's name is ever used as a path, and no pickle is ever executed.
 """
 
+import errno
 import gzip
 import io
 import json
@@ -77,7 +78,11 @@ def sentences(where: Path | str) -> Iterator[None]:
         raise UserError(f"there is no file {where}") from None
     except (PermissionError, IsADirectoryError) as error:
         raise UserError(f"{where} cannot be read: {error.strerror}") from None
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, pickle.UnpicklingError) as error:
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise UserError(f"{str(where)[:40]}... cannot be read: {error.strerror}") from None
+        raise UserError(f"{where} is damaged or truncated ({_phrase(error)}); fetch it again") from error
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, pickle.UnpicklingError) as error:
         raise UserError(f"{where} is damaged or truncated ({_phrase(error)}); fetch it again") from error
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise UserError(f"{where} does not hold what its name promises: {_phrase(error)}") from error
@@ -95,25 +100,26 @@ def _members(path: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, bytes]]
             total = 0
             for info in tar:
                 total += info.size
-                _affordable(total)
+                affordable(total)
                 if info.isreg() and wanted.search(info.name):
-                    _affordable(info.size, MEMBER_LIMIT)
+                    affordable(info.size, MEMBER_LIMIT)
                     content = tar.extractfile(info)
                     assert content is not None
                     yield info.name, content.read()
     elif path.suffix in {".zip", ".whl"}:
         with zipfile.ZipFile(path) as archive:
             chosen = [member for member in archive.infolist() if wanted.search(member.filename)]
-            _affordable(sum(member.file_size for member in chosen))
+            affordable(sum(member.file_size for member in chosen))
             for member in chosen:
-                _affordable(member.file_size, MEMBER_LIMIT)
+                affordable(member.file_size, MEMBER_LIMIT)
                 yield member.filename, archive.read(member)
     else:
-        _affordable(path.stat().st_size, MEMBER_LIMIT)
+        affordable(path.stat().st_size, MEMBER_LIMIT)
         yield path.name, path.read_bytes()
 
 
-def _affordable(size: int, limit: int = LIMIT) -> None:
+def affordable(size: int, limit: int = LIMIT) -> None:
+    """Refuse bytes that a file declares and this machine could not hold."""
     if size > limit:
         raise ValueError(f"it declares {size / 2**30:.1f} GiB, more than the limit of {limit / 2**30:.0f} GiB")
     if size > (memory := _memory()):
@@ -143,7 +149,7 @@ def idx(blob: bytes) -> Array:
         raise ValueError("not an IDX file of unsigned bytes")
     shape = [int.from_bytes(stream.read(4), "big") for _ in range(head[3])]
     size = math.prod(shape)
-    _affordable(size, MEMBER_LIMIT)
+    affordable(size, MEMBER_LIMIT)
     body = stream.read(size + 1)
     if len(body) != size:
         raise ValueError(f"its header promises {size} bytes, and {'more' if len(body) > size else len(body)} follow")
@@ -318,7 +324,7 @@ def npz(source: Path | IO[bytes]) -> Arrays:
     arrays = {}
     with zipfile.ZipFile(source) as archive:
         held = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        _affordable(sum(held[name].file_size for names in _NPZ_NAMES.values() for name in names if name in held))
+        affordable(sum(held[name].file_size for names in _NPZ_NAMES.values() for name in names if name in held))
         for key, names in _NPZ_NAMES.items():
             for name in names:
                 if name in held:
@@ -340,7 +346,7 @@ def _npy(stream: IO[bytes], name: str, size: int) -> Array:
     if dtype.hasobject:
         raise ValueError(f"{name} is an array of Python objects; save it as numbers")
     declared = math.prod(shape) * dtype.itemsize
-    _affordable(declared)
+    affordable(declared)
     if declared != size - stream.tell():
         raise ValueError(f"{name} declares {declared} bytes, and {size - stream.tell()} are there")
     stream.seek(0)

@@ -43,7 +43,9 @@ class Dominant(Scheme):
     test_start: int = 0
 
     name: ClassVar[str] = "dominant"
-    syntax: ClassVar[str] = "dominant:n=600,k=5,s=20[,test_size=300][,remainder=last][,train_start=0][,test_start=0]"
+    syntax: ClassVar[str] = (
+        "dominant:n=600,k=5,s=20[,test_size=300][,remainder=even|last][,train_start=0][,test_start=0]"
+    )
     about: ClassVar[str] = "n samples: s % over all classes, the rest over k dominant ones; samples may be shared"
     paper: ClassVar[str] = "FedGPA"
 

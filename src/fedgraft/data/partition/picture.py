@@ -25,6 +25,7 @@ def draw(partition: Partition, y_train: ArrayLike, y_test: ArrayLike, width: int
     ones. Where the classes do not fit into ``width``, neighbouring ones share a bar.
     """
     from rich.table import Table
+    from rich.text import Text
 
     labels = np.concatenate([np.asarray(y_train), np.asarray(y_test)])
     train, test = partition.counts(labels)
@@ -43,7 +44,7 @@ def draw(partition: Partition, y_train: ArrayLike, y_test: ArrayLike, width: int
         box=None,
         pad_edge=False,
         padding=(0, _GAP, 0, 0),
-        title=f"{partition.scheme}, seed {partition.seed}, {partition.clients} clients",
+        title=Text(f"{partition.scheme}, seed {partition.seed}, {partition.clients} clients"),
         title_justify="left",
         caption=_caption(partition, train, bars, classes_per_bar, len(labels)),
         caption_justify="left",

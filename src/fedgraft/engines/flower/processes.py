@@ -276,7 +276,9 @@ def program(name: str) -> str:
     """Find one of Flower's programs, beside this Python or on the PATH."""
     found = shutil.which(name, path=str(_BIN)) or shutil.which(name)
     if found is None:
-        raise UserError(f"the program {name} is not there: install Flower with pip install 'fedgraft[flower]'")
+        raise UserError(
+            f"the program {name} is not there: install Flower with pip install '.[flower]' in a checkout of fedgraft"
+        )
     return found
 
 

@@ -37,6 +37,7 @@ class Rules:
     ``patience`` is how long a start, or a round below the quorum, waits for sites before the run stops. For ``grace``
     seconds after the deadline an answer is still heard, if only to say that it was late. ``pause`` is the time between
     two looks at the grid, ``again`` that before a node that was not let in, or a round below the quorum, is tried anew.
+    A site that says it has more than ``max_samples`` training samples is not let in: they are its weight in a mean.
     """
 
     quorum: int = 1
@@ -45,6 +46,7 @@ class Rules:
     grace: float = 90.0
     pause: float = 0.5
     again: float = 15.0
+    max_samples: int = 1_000_000
 
 
 class StoppedError(UserError):
@@ -220,6 +222,11 @@ class Sites:
         for part, purpose in (("train", "to train on"), ("test", "to test its model on")):
             if getattr(hello, part) < 1:
                 raise RecordError(f"site {hello.site} has nothing {purpose}")
+        if hello.train > self.rules.max_samples:
+            raise RecordError(
+                f"site {hello.site} says that it has {hello.train} training samples, "
+                f"above max_samples = {self.rules.max_samples}"
+            )
         if hello.validation < 0 or (hello.validation and not self._validating):
             raise RecordError(f"site {hello.site} puts samples aside for validation, which was not agreed")
         if hello.holdings != (before := self.holdings.setdefault(client, hello.holdings)):
@@ -229,7 +236,9 @@ class Sites:
         """Let a node be the site that it says, once no other node is."""
         for node, client in list(self._claims.items()):
             if self.present.get(client) is not None and node in self._online:
-                self._complain(node, f"two nodes say that they are site {self.names[client]}; only the first is heard")
+                both = f"(node {self.present[client]}, not {node}; `fedgraft deploy nodes` shows their keys)"
+                sentence = f"two nodes say that they are site {self.names[client]}; only the first is heard {both}"
+                self._complain(node, sentence)
                 continue
             del self._claims[node]
             if node in self._online:

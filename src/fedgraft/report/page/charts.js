@@ -19,11 +19,22 @@ const Charts = (() => {
 
   const escape = (text) => echarts.format.encodeHTML(String(text));
   const number = (value) => (value === null ? "–" : String(Number(value.toPrecision(3))));
-  const signed = (value) => (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(value).toFixed(1);
+  const signed = (value) => {
+    const written = Math.abs(value).toFixed(1);
+    return (written === "0.0" ? "" : value > 0 ? "+" : "−") + written;
+  };
   const largest = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
   const smallest = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
   const range = (count) => Array.from({ length: count }, (_, i) => i);
   const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+
+  // What a client is called, and how it is called on an axis that says "Client" already.
+  const client = (study, index) => study.names[index];
+  const short = (study, index) => (study.names[index] === `client ${index}` ? index : study.names[index]);
+  const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+  // At which of the two points a method is looked at: the one that the reader chose, or that of its paper.
+  const pointOf = (method, state) => (state.point === "own" ? method.headline : state.point);
 
   // Colour, dash and marker of a method: the references are grey, the others differ in colour and in marker.
   function style(methods, index, theme) {
@@ -38,6 +49,9 @@ const Charts = (() => {
       symbol: SYMBOLS[place % SYMBOLS.length],
     };
   }
+
+  const legend = (study, indices, theme) =>
+    indices.map((index) => ({ name: study.methods[index].shown, ...style(study.methods, index, theme) }));
 
   function frame(theme, width) {
     const narrow = width < 520;
@@ -77,6 +91,33 @@ const Charts = (() => {
         `<tr><td>${marker}</td><td style="padding-right:1em">${escape(name)}</td><td style="text-align:right">${escape(value)}</td></tr>`,
     );
     return `<strong>${escape(title)}</strong><table style="font-size:13px">${lines.join("")}</table>`;
+  }
+
+  // Clients along an axis; names of sites are longer than numbers.
+  function clientAxis(theme, study, name, width, extra = {}) {
+    const names = range(study.clients).map((index) => short(study, index));
+    const long = names.some((each) => String(each).length > 4);
+    const turned = long && width / Math.max(1, names.length) < 80 && !extra.vertical;
+    const { axisLabel, ...others } = extra;
+    return axis(theme, name, {
+      type: "category",
+      data: names,
+      nameGap: turned ? 64 : 30,
+      ...others,
+      axisLabel: {
+        color: theme.muted,
+        hideOverlap: true,
+        ...(long
+          ? {
+              rotate: turned ? 40 : 0,
+              width: turned ? 84 : Math.floor((0.75 * width) / names.length),
+              overflow: "truncate",
+              interval: names.length <= 24 ? 0 : "auto",
+            }
+          : {}),
+        ...axisLabel,
+      },
+    });
   }
 
   function bounds(values, step = 10) {
@@ -122,35 +163,43 @@ const Charts = (() => {
     ];
   }
 
+  const curveOf = (study, state, index, point) => study.methods[index].curves[state.figure][point];
+  const figureOf = (study, state) => study.figures.find((each) => each.key === state.figure);
+  const shownValue = (figure, value) => (figure.percent ? `${value.toFixed(1)} %` : number(value));
+
   // What the vertical axis has to hold: everything, or, closer in, how the methods beside FedAvg end.
   function heights(study, state, shown) {
     const others = shown.filter((index) => study.methods[index].label !== "fedavg");
     const closer = state.zoom && others.length > 0;
-    const curves = (closer ? others : shown).flatMap((index) => Object.values(study.methods[index].curves));
+    const curves = (closer ? others : shown).flatMap((index) =>
+      Object.values(study.methods[index].curves[state.figure]),
+    );
     return curves.flatMap((curve) => {
-      const reach = (sign) =>
-        curve[state.figure].map((mean, i) => mean + (state.bands ? sign * curve[`${state.figure}Deviation`][i] : 0));
+      const reach = (sign) => curve.values.map((mean, i) => mean + (state.bands ? sign * curve.deviations[i] : 0));
       const values = [...reach(-1), ...reach(1)];
       return closer ? values.filter((_, i) => i % curve.rounds.length >= curve.rounds.length / 2) : values;
     });
   }
 
+  // Losses have no natural limits, and one method that diverges must not flatten all others.
+  function lossBounds(values) {
+    const sorted = [...values].sort((a, b) => a - b);
+    const usual = sorted[Math.floor(0.95 * (sorted.length - 1))];
+    return { min: 0, max: Number((1.05 * Math.min(largest(values), 3 * usual)).toPrecision(2)) || 1 };
+  }
+
   function convergence(study, state, theme, width, point) {
-    const shown = range(study.methods.length).filter((index) => state.visible.has(index));
-    const curve = (index) => study.methods[index].curves[point];
+    const figure = figureOf(study, state);
+    const shown = range(study.methods.length).filter(
+      (index) => state.visible.has(index) && curveOf(study, state, index, point)?.rounds.length,
+    );
+    const curve = (index) => curveOf(study, state, index, point);
     const extent = heights(study, state, shown);
     const rounds = [...new Set(shown.flatMap((index) => curve(index).rounds))].sort((a, b) => a - b);
-    const at = (index, round) => curve(index)[state.figure][curve(index).rounds.indexOf(round)];
+    const at = (index, round) => curve(index).values[curve(index).rounds.indexOf(round)];
     const bands = state.bands
       ? shown.flatMap((index) =>
-          band(
-            theme,
-            study.methods,
-            index,
-            curve(index).rounds,
-            curve(index)[state.figure],
-            curve(index)[`${state.figure}Deviation`],
-          ),
+          band(theme, study.methods, index, curve(index).rounds, curve(index).values, curve(index).deviations),
         )
       : [];
     const lines = shown.map((index) =>
@@ -158,12 +207,15 @@ const Charts = (() => {
         study.methods,
         index,
         theme,
-        curve(index).rounds.map((round, i) => [round, curve(index)[state.figure][i]]),
+        curve(index).rounds.map((round, i) => [round, curve(index).values[i]]),
         rounds.length,
       ),
     );
     const base = frame(theme, width);
-    const last = shown.map((index) => `${study.methods[index].shown} ${curve(index)[state.figure].at(-1)} %`);
+    const last = shown.map(
+      (index) => `${study.methods[index].shown} ${shownValue(figure, curve(index).values.at(-1))}`,
+    );
+    const scale = figure.percent ? (values) => bounds(values, state.zoom ? 5 : 10) : lossBounds;
     return {
       option: {
         ...base,
@@ -174,10 +226,10 @@ const Charts = (() => {
           minInterval: 1,
           splitLine: { show: false },
         }),
-        yAxis: axis(theme, "Test accuracy (%)", {
+        yAxis: axis(theme, figure.axis, {
           type: "value",
           vertical: true,
-          ...(extent.length ? bounds(extent, state.zoom ? 5 : 10) : {}),
+          ...(extent.length ? scale(extent) : {}),
         }),
         tooltip: {
           ...base.tooltip,
@@ -187,13 +239,15 @@ const Charts = (() => {
               `Round ${items[0].value[0]}`,
               items
                 .filter((item) => item.seriesId.startsWith("method"))
-                .sort((a, b) => b.value[1] - a.value[1])
-                .map((item) => [item.marker, item.seriesName, `${item.value[1].toFixed(1)} %`]),
+                .sort((a, b) => (figure.percent ? 1 : -1) * (b.value[1] - a.value[1]))
+                .map((item) => [item.marker, item.seriesName, shownValue(figure, item.value[1])]),
             ),
         },
         series: [...bands, ...lines],
       },
-      summary: `Line chart: accuracy of the ${point} models by communication round, ${plural(shown.length, "method")}. After the last round: ${last.join(", ")}.`,
+      legend: legend(study, shown, theme),
+      caption: figure.points ? null : figure.caption,
+      summary: `Line chart: ${figure.name}${figure.points ? ` of the ${point} models` : ""} by communication round, ${plural(shown.length, "method")}. After the last round: ${last.join(", ")}.`,
       table: {
         head: ["Round", ...shown.map((index) => study.methods[index].shown)],
         body: rounds.map((round) => [round, ...shown.map((index) => at(index, round) ?? "")]),
@@ -201,49 +255,137 @@ const Charts = (() => {
     };
   }
 
-  function benefit(study, state, theme, width) {
+  // What is known of the clients of the chosen method: accuracies, and what they gain where there is Local.
+  function people(study, state) {
     const method = study.methods[state.benefit];
-    const gains = method.benefit[state.seed] ?? [];
-    const alone = study.methods.find((each) => each.label === "local").accuracy[state.seed] ?? [];
-    const ours = method.accuracy[state.seed] ?? [];
-    const sentence = (i) => `${ours[i].toFixed(1)} % with ${method.shown}, ${alone[i].toFixed(1)} % alone`;
+    const point = pointOf(method, state);
+    const alone = study.methods.find((each) => each.label === "local");
+    const ours = method.clients[point][state.seed];
+    const theirs = alone?.clients[pointOf(alone, state)][state.seed] ?? null;
+    const gains = method.benefit[point][state.seed];
+    const tested = study.tested[state.seed];
+    return { method, point, ours, theirs, gains: state.view === "gain" ? gains : null, tested };
+  }
+
+  // How many of its test samples a client's figure stands for.
+  function counted(accuracy, samples) {
+    return samples ? `${Math.round((accuracy / 100) * samples)} of ${samples} test samples` : "";
+  }
+
+  function remark(ours, i) {
+    if (!ours || ours.accuracy[i] === null) return "not tested";
+    const said = [];
+    if (ours.diverged.includes(i)) said.push("diverged: its outputs are not finite, and count as wrong");
+    if (ours.round[i] !== null) said.push(`last tested in round ${ours.round[i]}`);
+    return said.join("; ");
+  }
+
+  // Thin lines from low to high through the bars, what the bar says above them, and a word where there is no bar.
+  function whiskers(theme, values, intervals, written) {
+    const line = (x1, y1, x2, y2) => ({
+      type: "line",
+      shape: { x1, y1, x2, y2 },
+      style: { stroke: theme.text, lineWidth: 1.4, opacity: 0.8 },
+    });
+    const word = (x, y, text, turned) => ({
+      type: "text",
+      x,
+      y,
+      rotation: turned ? Math.PI / 2 : 0,
+      style: {
+        text,
+        fill: turned ? theme.muted : theme.text,
+        fontSize: 11,
+        align: turned ? "left" : "center",
+        verticalAlign: turned ? "middle" : "bottom",
+      },
+    });
+    return {
+      type: "custom",
+      id: "whiskers",
+      silent: true,
+      z: 5,
+      tooltip: { show: false },
+      encode: { x: 0, y: [1, 2] },
+      data: values.map((value, i) => [i, ...(value === null ? [0, 0] : (intervals[i] ?? [value, value]))]),
+      renderItem: (params, api) => {
+        const i = params.dataIndex;
+        const [x, low] = api.coord([api.value(0), api.value(1)]);
+        const [, high] = api.coord([api.value(0), api.value(2)]);
+        const [, zero] = api.coord([api.value(0), 0]);
+        const half = Math.min(7, 0.2 * api.size([1, 0])[0]);
+        const lines = intervals[i] && values[i] !== null
+          ? [line(x, low, x, high), line(x - half, low, x + half, low), line(x - half, high, x + half, high)]
+          : [];
+        const said = values[i] === null ? word(x, low - 4, "not tested", true) : written && word(x, Math.min(high, zero) - 3, written(i));
+        return { type: "group", children: [...lines, ...(said ? [said] : [])] };
+      },
+    };
+  }
+
+  // A bar for each client: what it gains over Local, or, where nothing is to compare with, its accuracy.
+  function benefit(study, state, theme, width) {
+    const { method, point, ours, theirs, gains, tested } = people(study, state);
+    const values = gains?.gain ?? ours?.accuracy ?? [];
+    const intervals = (gains ? gains.interval : ours?.interval) ?? [];
+    const net = (i) =>
+      gains && tested?.[i] ? `, ${signedCount(gains.net[i])} of ${plural(tested[i], "test sample")}` : "";
+    const sentence = (i) => {
+      if (values[i] === null || values[i] === undefined) return "not tested";
+      const sure = intervals[i] ? `95 % interval ${intervals[i].map(gains ? signed : (v) => v.toFixed(1)).join(" to ")}` : "";
+      const with_ = `${ours.accuracy[i].toFixed(1)} % with ${method.shown}`;
+      const lines = gains
+        ? [`${with_}, ${theirs.accuracy[i].toFixed(1)} % alone`, sure, remark(ours, i)]
+        : [[with_, counted(ours.accuracy[i], tested?.[i])].filter(Boolean).join(": "), sure, remark(ours, i)];
+      return lines.filter(Boolean).join("\n");
+    };
+    const written = (i) => (gains ? signed(values[i]) : values[i].toFixed(1));
     const base = frame(theme, width);
-    const roomy = width / Math.max(1, gains.length) > 34;
+    const roomy = width / Math.max(1, values.length) > 40;
+    const colour = (i) =>
+      ours.diverged.includes(i) ? theme.muted : gains && values[i] < 0 ? theme.loss : theme.gain;
+    const missing = range(values.length).filter((i) => values[i] === null);
+    const odd = range(values.length).filter((i) => values[i] !== null && remark(ours, i));
+    const notes = [
+      missing.length ? `Not tested: ${missing.map((i) => client(study, i)).join(", ")}.` : "",
+      ...odd.map((i) => `${capital(client(study, i))}: ${remark(ours, i)}.`),
+    ].filter(Boolean);
+    const what = gains
+      ? `What each client gains or loses with ${method.shown} (${point}) against training alone.`
+      : `Test accuracy of each client with ${method.shown} (${point}).`;
+    const thin = intervals.some(Boolean)
+      ? ` Thin lines are 95 % intervals from the client’s number of test samples${gains ? "; where one crosses 0, this client’s difference may be chance" : ""}.`
+      : "";
     return {
       option: {
         ...base,
-        xAxis: axis(theme, "Client", {
-          type: "category",
-          data: gains.map((_, i) => i),
+        xAxis: clientAxis(theme, study, "Client", width, {
           axisLine: { onZero: false, lineStyle: { color: theme.line } },
         }),
-        yAxis: axis(theme, "Gain over Local (percentage points)", {
+        yAxis: axis(theme, gains ? "Gain over Local (percentage points)" : "Test accuracy (%)", {
           type: "value",
           vertical: true,
-          boundaryGap: ["10%", "10%"],
+          ...(gains ? { boundaryGap: ["10%", "10%"] } : { min: 0, max: 100 }),
         }),
         tooltip: {
           ...base.tooltip,
           trigger: "axis",
           axisPointer: { type: "shadow" },
-          formatter: ([item]) =>
-            `<strong>Client ${item.dataIndex}: ${signed(item.value)} points</strong><br>${escape(sentence(item.dataIndex))}`,
+          formatter: ([item]) => {
+            const i = item.dataIndex;
+            const head = values[i] === null ? "not tested" : `${written(i)} ${gains ? "points" : "%"}${net(i)}`;
+            return `<strong>${escape(`${capital(client(study, i))}: ${head}`)}</strong><br>${escape(sentence(i)).replaceAll("\n", "<br>")}`;
+          },
         },
         series: [
           {
             type: "bar",
             barMaxWidth: 44,
-            data: gains.map((gain) => ({
-              value: gain,
-              itemStyle: {
-                color: gain < 0 ? theme.loss : theme.gain,
-                borderRadius: gain < 0 ? [0, 0, 3, 3] : [3, 3, 0, 0],
-              },
-              label: {
-                show: roomy,
-                position: gain < 0 ? "bottom" : "top",
-                color: theme.text,
-                formatter: () => signed(gain),
+            data: values.map((value, i) => ({
+              value: value ?? "-",
+              itemStyle: value === null ? {} : {
+                color: colour(i),
+                borderRadius: value < 0 ? [0, 0, 3, 3] : [3, 3, 0, 0],
               },
             })),
             markLine: {
@@ -254,12 +396,111 @@ const Charts = (() => {
               data: [{ yAxis: 0 }],
             },
           },
+          whiskers(theme, values, intervals, roomy ? written : null),
         ],
       },
-      summary: `Bar chart: gain of each client with ${method.shown} over training alone. ${gains.filter((g) => g > 0).length} gain, ${gains.filter((g) => g < 0).length} lose.`,
+      caption: [what + thin, ...notes].join(" "),
+      summary: gains
+        ? `Bar chart: gain of each client with ${method.shown} over training alone. ${values.filter((g) => g > 0).length} gain, ${values.filter((g) => g < 0).length} lose.`
+        : `Bar chart: accuracy of each client with ${method.shown}.`,
       table: {
-        head: ["Client", `${method.shown} (%)`, "Local (%)", "Gain (points)"],
-        body: gains.map((gain, i) => [i, ours[i], alone[i], signed(gain)]),
+        head: [
+          "Client",
+          `${method.shown} (%)`,
+          "95 % interval",
+          "Test samples",
+          ...(gains ? ["Local (%)", "Gain (points)", "95 % interval of the gain", "Samples gained"] : []),
+          "Remark",
+        ],
+        body: range(values.length).map((i) => [
+          client(study, i),
+          ours.accuracy[i] ?? "not tested",
+          ours.interval[i]?.map((v) => v.toFixed(1)).join(" to ") ?? "",
+          tested?.[i] ?? "",
+          ...(gains
+            ? [
+                theirs.accuracy[i] ?? "not tested",
+                values[i] === null ? "" : signed(values[i]),
+                gains.interval[i]?.map(signed).join(" to ") ?? "",
+                tested?.[i] && gains.net[i] !== null ? signedCount(gains.net[i]) : "",
+              ]
+            : []),
+          remark(ours, i),
+        ]),
+      },
+    };
+  }
+
+  const signedCount = (count) => (count > 0 ? "+" : count < 0 ? "−" : "") + Math.abs(count);
+
+  // Every client's accuracy by round; the best and the worst, or the one that the reader chose, stand out.
+  function paths(study, state, theme, width, values) {
+    const method = study.methods[state.benefit];
+    const point = pointOf(method, state);
+    const read = (step, i) => values.at(step, i, 0, 0);
+    const last = (i) => range(values.rounds.length).reduce((seen, step) => read(step, i) ?? seen, null);
+    const ranked = range(study.clients)
+      .filter((i) => last(i) !== null)
+      .sort((a, b) => last(b) - last(a));
+    const look = (i) => {
+      if (state.person === i) return { color: theme.text, width: 3, opacity: 1 };
+      if (state.person < 0 && i === ranked[0]) return { color: theme.gain, width: 2.5, opacity: 1 };
+      if (state.person < 0 && i === ranked.at(-1)) return { color: theme.loss, width: 2.5, opacity: 1 };
+      return { color: theme.muted, width: 1, opacity: 0.55 };
+    };
+    const standsOut = (i) => look(i).width > 1;
+    const order = [...ranked].sort((a, b) => standsOut(a) - standsOut(b));
+    const base = frame(theme, width);
+    const outstanding = order.filter(standsOut);
+    return {
+      option: {
+        ...base,
+        xAxis: axis(theme, "Communication round", {
+          type: "value",
+          min: 1,
+          max: Math.max(2, study.rounds),
+          minInterval: 1,
+          splitLine: { show: false },
+        }),
+        yAxis: axis(theme, "Test accuracy (%)", { type: "value", vertical: true, min: 0, max: 100 }),
+        tooltip: {
+          ...base.tooltip,
+          trigger: "axis",
+          formatter: (items) =>
+            rows(
+              `Round ${items[0].value[0]}`,
+              items
+                .filter((item) => typeof item.value[1] === "number")
+                .sort((a, b) => a.value[1] - b.value[1])
+                .slice(0, 10)
+                .map((item) => [item.marker, item.seriesName, `${item.value[1].toFixed(1)} %`]),
+            ),
+        },
+        series: order.map((i) => ({
+          type: "line",
+          id: `client-${i}`,
+          name: client(study, i),
+          symbol: "circle",
+          symbolSize: 5,
+          showSymbol: values.rounds.length === 1,
+          connectNulls: true,
+          data: values.rounds.map((round, step) => [round, read(step, i) ?? "-"]),
+          lineStyle: look(i),
+          itemStyle: { color: look(i).color },
+          emphasis: { focus: "series" },
+        })),
+      },
+      legend: outstanding.map((i) => ({ name: client(study, i), color: look(i).color, dash: "solid", symbol: "none" })),
+      caption: `Accuracy of every client with ${method.shown} (${point}) by round; ${
+        state.person < 0 ? "the best and the worst in the end stand out" : `${client(study, state.person)} stands out`
+      }.${keptOnly(values)}`,
+      summary: `Line chart: accuracy of each of ${plural(ranked.length, "client")} with ${method.shown} by round.`,
+      table: {
+        head: ["Round", ...range(study.clients).map((i) => client(study, i))],
+        body: values.rounds.map((round, step) => [
+          round,
+          ...range(study.clients).map((i) => read(step, i)?.toFixed(1) ?? "not tested"),
+        ]),
       },
     };
   }
@@ -274,9 +515,7 @@ const Charts = (() => {
     return {
       option: {
         ...base,
-        xAxis: axis(theme, "Client", {
-          type: "category",
-          data: range(counts.length),
+        xAxis: clientAxis(theme, study, "Client", width, {
           splitLine: { show: true, lineStyle: { color: theme.line, opacity: 0.5 } },
         }),
         yAxis: axis(theme, "Class", {
@@ -288,29 +527,46 @@ const Charts = (() => {
         tooltip: {
           ...base.tooltip,
           formatter: (item) =>
-            `Client ${item.value[0]}, class ${item.value[1]}: <strong>${plural(item.value[2], "sample")}</strong>`,
+            `${escape(capital(client(study, item.value[0])))}, class ${item.value[1]}: <strong>${plural(item.value[2], "sample")}</strong>`,
         },
         series: [
           {
             type: "scatter",
             itemStyle: { color: theme.gain, opacity: 0.85 },
             symbolSize: (value) => Math.max(2, 1.25 * cell * Math.sqrt(value[2] / most)),
-            data: counts.flatMap((row, client) => row.flatMap((count, kind) => (count ? [[client, kind, count]] : []))),
+            data: counts.flatMap((row, holder) => row.flatMap((count, kind) => (count ? [[holder, kind, count]] : []))),
           },
         ],
       },
       summary: `Bubble chart: training samples of each of ${classes} classes at ${plural(counts.length, "client")}. A client holds ${smallest(held)} to ${largest(held)} classes.`,
       table: {
         head: ["Client", ...range(classes).map((kind) => `class ${kind}`)],
-        body: counts.map((row, client) => [client, ...row]),
+        body: counts.map((row, holder) => [client(study, holder), ...row]),
       },
     };
   }
 
-  const named = (observed, study, index) => (observed.shape[0] === study.clients ? `client ${index}` : `row ${index}`);
+  const named = (observed, study, index) =>
+    observed.shape[0] === study.clients ? client(study, index) : `row ${index}`;
   const isMixing = (observed, study) =>
     observed.matrix && observed.shape[0] === study.clients && observed.shape[2] === study.clients;
-  const column = (observed, study, index) => (isMixing(observed, study) ? `client ${index}` : `column ${index}`);
+  const column = (observed, study, index) => (isMixing(observed, study) ? client(study, index) : `column ${index}`);
+
+  // Colours from the smallest to the largest value. Where there are both signs, none is no colour and equal sizes are
+  // equally strong, so the shorter side ends before its darkest shade.
+  function shades(low, high, theme) {
+    if (low >= 0 || high <= 0) return high <= 0 && low < 0 ? [...SEQUENTIAL[theme.name]].reverse() : SEQUENTIAL[theme.name];
+    const reach = Math.max(-low, high);
+    const palette = DIVERGING[theme.name];
+    const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+    return range(33).map((step) => {
+      const value = low + (step / 32) * (high - low);
+      const place = ((value / reach + 1) / 2) * (palette.length - 1);
+      const below = Math.min(palette.length - 2, Math.floor(place));
+      const [one, two] = [channels(palette[below]), channels(palette[below + 1])];
+      return `rgb(${one.map((level, i) => Math.round(level + (place - below) * (two[i] - level))).join(",")})`;
+    });
+  }
 
   function matrix(study, state, theme, width, values) {
     const observed = study.observed[state.observed];
@@ -320,35 +576,34 @@ const Charts = (() => {
     const cells = range(height).flatMap((row) =>
       range(columns).map((col) => [col, row, skip(row, col) ? null : values.at(state.round, row, state.slice, col)]),
     );
-    const [low, high] = values.extent(state.slice, skip);
-    const reach = Math.max(Math.abs(low), Math.abs(high)) || 1;
+    const [low, high] = values.extent(state.slice, skip, state.roundScale ? state.round : null);
+    const palette = shades(low, high, theme);
     const base = frame(theme, width);
     const round = values.rounds[state.round];
     const where = (row, col) =>
       mixing
-        ? `Client ${row} from ${row === col ? "itself" : `client ${col}`}`
+        ? `${capital(client(study, row))} from ${row === col ? "itself" : client(study, col)}`
         : `${named(observed, study, row)}, ${column(observed, study, col)}`;
     return {
       option: {
         ...base,
         grid: { ...base.grid, top: 30, bottom: 80 },
-        xAxis: axis(theme, mixing ? "From client" : "Column", {
-          type: "category",
-          data: range(columns),
-          axisLine: { show: false },
-        }),
-        yAxis: axis(theme, mixing ? "Client" : "Row", {
+        xAxis: mixing
+          ? clientAxis(theme, study, "From client", width, { axisLine: { show: false } })
+          : axis(theme, "Column", { type: "category", data: range(columns), axisLine: { show: false } }),
+        yAxis: axis(theme, observed.shape[0] === study.clients ? "Client" : "Row", {
           type: "category",
           vertical: true,
           inverse: true,
           nameLocation: "start",
-          data: range(height),
+          data: range(height).map((row) => (observed.shape[0] === study.clients ? short(study, row) : row)),
           axisLine: { show: false },
+          axisLabel: { color: theme.muted, hideOverlap: true, width: 84, overflow: "truncate" },
         }),
         visualMap: {
           type: "continuous",
-          min: low < 0 ? -reach : Math.min(0, low),
-          max: low < 0 ? reach : high || 1,
+          min: low,
+          max: high > low ? high : low + (Math.abs(low) || 1),
           orient: "horizontal",
           left: "center",
           bottom: 4,
@@ -357,8 +612,8 @@ const Charts = (() => {
           precision: 3,
           calculable: false,
           textStyle: { color: theme.muted },
-          text: [number(low < 0 ? reach : high || 1), number(low < 0 ? -reach : Math.min(0, low))],
-          inRange: { color: (low < 0 ? DIVERGING : SEQUENTIAL)[theme.name] },
+          text: [number(high), number(low)],
+          inRange: { color: palette },
         },
         tooltip: {
           ...base.tooltip,
@@ -374,9 +629,9 @@ const Charts = (() => {
           },
         ],
       },
-      caption: mixing
-        ? `${observed.title} after round ${round}: a row is a client, and says how much it takes from each other client.${keptOnly(study, values)}`
-        : `${observed.title} after round ${round}.${keptOnly(study, values)}`,
+      caption:
+        `${observed.title} after round ${round}${mixing ? ": a row is a client, a column whom it takes from" : ""}. ` +
+        `Colours reach from the smallest to the largest value of ${state.roundScale ? "this round" : "all rounds"}.${keptOnly(values)}`,
       summary: `Heat map of ${observed.title}, ${height} by ${columns}, after round ${round}.`,
       table: {
         head: ["", ...range(columns).map((col) => column(observed, study, col))],
@@ -388,8 +643,8 @@ const Charts = (() => {
     };
   }
 
-  const keptOnly = (study, values) =>
-    values.rounds.length < study.rounds ? ` The page holds ${values.rounds.length} of ${study.rounds} rounds.` : "";
+  const keptOnly = (values) =>
+    values.rounds.length < values.of ? ` The page holds ${values.rounds.length} of ${values.of} rounds.` : "";
 
   // Whether the weights that clients give themselves outshine all others, so that a picture with both shows only them.
   function outshone(observed, study, state, values) {
@@ -412,9 +667,9 @@ const Charts = (() => {
       .filter(([, weight]) => weight !== 0)
       .slice(0, 4);
     const text = most.map(
-      ([col, weight]) => `${col === state.client ? "itself" : `client ${col}`} (${number(weight)})`,
+      ([col, weight]) => `${col === state.client ? "itself" : client(study, col)} (${number(weight)})`,
     );
-    return `After round ${values.rounds[state.round]}, client ${state.client} takes most from ${text.join(", ") || "nobody"}.`;
+    return `After round ${values.rounds[state.round]}, ${client(study, state.client)} takes most from ${text.join(", ") || "nobody"}.`;
   }
 
   // The lines whose names fit beside their ends, the important ones first: a name needs a sixteenth of the height.
@@ -465,7 +720,7 @@ const Charts = (() => {
           minInterval: 1,
           splitLine: { show: false },
         }),
-        yAxis: axis(theme, observed.matrix ? `${observed.name}, client ${state.client}` : observed.name, {
+        yAxis: axis(theme, observed.matrix ? `${observed.name}, ${named(observed, study, state.client)}` : observed.name, {
           type: "value",
           vertical: true,
           scale: true,
@@ -495,9 +750,13 @@ const Charts = (() => {
           endLabel: { show: labelled.has(i), formatter: called(i), color: theme.text, fontSize: 12 },
         })),
       },
+      legend: [...order]
+        .reverse()
+        .filter((i) => look(i).width > 1)
+        .map((i) => ({ name: called(i), color: look(i).color, dash: "solid", symbol: "none" })),
       caption: observed.matrix
-        ? `${observed.title}: how the values of client ${state.client} moved.`
-        : `${observed.title} of every client; client ${state.client} is drawn bold.`,
+        ? `${observed.title}: how the values of ${named(observed, study, state.client)} moved.`
+        : `${observed.title} of every client; ${named(observed, study, state.client)} is drawn bold.`,
       summary: `Line chart of ${observed.title} by round, ${plural(names.length, "line")}.`,
       table: {
         head: ["Round", ...range(names.length).map(called)],
@@ -507,11 +766,15 @@ const Charts = (() => {
   }
 
   function communication(study, state, theme, width) {
-    const accuracy = (method) => method.curves[method.headline].mean;
-    const shown = range(study.methods.length).filter((index) => state.visible.has(index));
-    const silent = shown.filter((index) => !(study.methods[index].traffic.at(-1) > 0));
+    const curve = (method) => method.curves.mean[pointOf(method, state)];
+    const accuracy = (method) => curve(method).values;
+    const traffic = (method) => curve(method).rounds.map((round) => method.traffic[round]);
+    const shown = range(study.methods.length).filter(
+      (index) => state.visible.has(index) && accuracy(study.methods[index]).length,
+    );
+    const silent = shown.filter((index) => !(traffic(study.methods[index]).at(-1) > 0));
     const talking = shown.filter((index) => !silent.includes(index));
-    const totals = talking.map((index) => study.methods[index].traffic.at(-1));
+    const totals = talking.map((index) => traffic(study.methods[index]).at(-1));
     const extent = shown.flatMap((index) => accuracy(study.methods[index]));
     const base = frame(theme, width);
     const level = silent.map((index) => ({
@@ -523,7 +786,7 @@ const Charts = (() => {
         study.methods,
         index,
         theme,
-        study.methods[index].traffic.map((mib, i) => [mib, accuracy(study.methods[index])[i]]),
+        traffic(study.methods[index]).map((mib, i) => [mib, accuracy(study.methods[index])[i]]),
         study.rounds,
       ),
     );
@@ -554,17 +817,18 @@ const Charts = (() => {
               symbol: "none",
               data: level,
               lineStyle: { color: theme.text, type: "dashed" },
-              label: { formatter: "{b}", position: "insideEndTop", color: theme.text },
+              label: { formatter: "{b}", position: "insideStartTop", color: theme.text },
             },
           },
         ],
       },
-      summary: `Line chart: accuracy against what a client has sent and received. ${shown.map((index) => `${study.methods[index].shown}: ${number(study.methods[index].traffic.at(-1) ?? 0)} MiB, ${accuracy(study.methods[index]).at(-1)} %`).join("; ")}.`,
+      legend: legend(study, shown, theme),
+      summary: `Line chart: accuracy against what a client has sent and received. ${shown.map((index) => `${study.methods[index].shown}: ${number(traffic(study.methods[index]).at(-1) ?? 0)} MiB, ${accuracy(study.methods[index]).at(-1)} %`).join("; ")}.`,
       table: {
         head: ["Method", "MiB per client", "Accuracy (%)", "Measured at"],
         body: shown.map((index) => {
           const method = study.methods[index];
-          return [method.shown, number(method.traffic.at(-1) ?? 0), accuracy(method).at(-1), method.headline];
+          return [method.shown, number(traffic(method).at(-1) ?? 0), accuracy(method).at(-1), pointOf(method, state)];
         }),
       },
     };
@@ -578,9 +842,9 @@ const Charts = (() => {
       const level = levels[((step * rows + row) * slices + slice) * columns + col];
       return level === 65535 ? null : packed.low + (level / 65534) * (packed.high - packed.low);
     };
-    const extent = (slice, skip) => {
+    const extent = (slice, skip, only = null) => {
       let [low, high] = [Infinity, -Infinity];
-      for (let step = 0; step < packed.rounds.length; step++) {
+      for (const step of only === null ? range(packed.rounds.length) : [only]) {
         for (let row = 0; row < rows; row++) {
           for (let col = 0; col < columns; col++) {
             const value = skip(row, col) ? null : at(step, row, slice, col);
@@ -590,13 +854,16 @@ const Charts = (() => {
       }
       return low <= high ? [low, high] : [0, 1];
     };
-    return { rounds: packed.rounds, at, extent };
+    return { rounds: packed.rounds, of: packed.of, at, extent };
   }
 
   return {
     style,
     convergence,
     benefit,
+    paths,
+    pointOf,
+    figureOf,
     labels,
     matrix,
     trajectory,

@@ -36,6 +36,31 @@
     select.replaceChildren(...names.map((name, i) => element("option", { value: i }, name)));
   }
 
+  // A short piece of line with its marker, as the charts draw it.
+  function swatch(look) {
+    const dash = { solid: "none", dashed: "6 4", dotted: "2 3" }[look.dash];
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    for (const [name, value] of Object.entries({ width: 28, height: 10, "aria-hidden": "true" }))
+      svg.setAttribute(name, value);
+    const shapes = {
+      circle: "M10 5a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
+      rect: "M10 1h8v8h-8z",
+      triangle: "M14 1l5 8h-10z",
+      diamond: "M14 0l5 5l-5 5l-5-5z",
+      roundRect: "M11 1h6l1 1v6l-1 1h-6l-1-1v-6z",
+      arrow: "M14 1l4 8l-4-2l-4 2z",
+    };
+    for (const [name, drawn] of [
+      ["line", { x1: 0, y1: 5, x2: 28, y2: 5, "stroke-width": 2.5, stroke: look.color, "stroke-dasharray": dash }],
+      ["path", { d: shapes[look.symbol] ?? "", fill: look.color }],
+    ]) {
+      const shape = document.createElementNS("http://www.w3.org/2000/svg", name);
+      for (const [key, value] of Object.entries(drawn)) shape.setAttribute(key, value);
+      svg.append(shape);
+    }
+    return svg;
+  }
+
   // A picture and what goes with it: its label, its caption and, when asked for, its table.
   class Figure {
     constructor(figure, picture) {
@@ -54,9 +79,21 @@
       this.chart.resize();
       this.chart.setOption(drawn.option, { notMerge: true });
       this.place.setAttribute("aria-label", drawn.summary);
-      if (drawn.caption) this.figure.querySelector("figcaption").textContent = drawn.caption;
+      const caption = this.figure.querySelector("figcaption");
+      this.written ??= caption.innerHTML;
+      if (drawn.caption) caption.textContent = drawn.caption;
+      else caption.innerHTML = this.written;
+      this.explain(drawn.legend ?? []);
       this.table = drawn.table;
       this.tabulate();
+    }
+
+    // The lines by name, right below them: on a phone the buttons that choose them are out of sight.
+    explain(entries) {
+      this.figure.querySelector(".legend")?.remove();
+      if (!entries.length) return;
+      const items = entries.map((entry) => element("li", {}, swatch(entry), entry.name));
+      this.place.after(element("ul", { class: "legend", "aria-hidden": "true" }, ...items));
     }
 
     tabulate() {
@@ -66,19 +103,69 @@
     }
   }
 
+  // A table whose columns sort it; the best of each column is marked, among the values at the chosen point.
+  class Sortable {
+    constructor(table, study) {
+      this.study = study;
+      this.body = table.tBodies[0];
+      this.heads = [...table.querySelectorAll("thead tr:last-child th")];
+      this.heads.forEach((head, column) => {
+        if (!head.dataset.better) return;
+        const button = element("button", { type: "button" }, ...head.childNodes);
+        button.addEventListener("click", () => this.sort(column));
+        head.replaceChildren(button);
+      });
+    }
+
+    value(row, column) {
+      const cell = row.cells[column];
+      const there = cell.querySelector(`[data-at="${this.study.state.point}"]`) ?? cell;
+      return there.dataset.value === undefined || there.dataset.value === "" ? null : Number(there.dataset.value);
+    }
+
+    // The better end first; a second click turns it round.
+    sort(column, again = false) {
+      const head = this.heads[column];
+      const first = head.dataset.better === "low" ? "ascending" : "descending";
+      const turned = first === "ascending" ? "descending" : "ascending";
+      const order = again ? head.getAttribute("aria-sort") : head.getAttribute("aria-sort") === first ? turned : first;
+      this.heads.forEach((each) => each.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", order);
+      const sign = order === "ascending" ? 1 : -1;
+      const key = (row) => this.value(row, column) ?? -sign * Infinity;
+      const compared = (a, b) => (key(a) === key(b) ? 0 : sign * (key(a) - key(b)));
+      this.body.append(...[...this.body.rows].sort(compared));
+    }
+
+    refresh() {
+      const rows = [...this.body.rows];
+      this.heads.forEach((head, column) => {
+        const values = rows.map((row) => this.value(row, column)).filter((value) => value !== null);
+        const best = (head.dataset.better === "low" ? Math.min : Math.max)(...values);
+        const marked = head.dataset.best !== undefined && new Set(values).size > 1;
+        rows.forEach((row) => row.cells[column].classList.toggle("best", marked && this.value(row, column) === best));
+      });
+      const sorted = this.heads.findIndex((head) => head.hasAttribute("aria-sort"));
+      if (sorted >= 0) this.sort(sorted, true);
+    }
+  }
+
   class Study {
     constructor(article, data) {
       this.article = article;
       this.data = data;
       this.values = new Map();
-      const best = data.methods.findIndex((method) => method.label === data.best);
       this.state = {
         visible: new Set(data.methods.keys()),
         seed: 0,
         figure: "mean",
         zoom: false,
         bands: data.seeds.length > 1 && data.methods.length <= 4,
-        benefit: Math.max(0, best),
+        point: data.point,
+        view: "gain",
+        benefit: this.best(data.point),
+        person: -1,
+        roundScale: true,
         observed: 0,
         slice: 0,
         round: 0,
@@ -89,6 +176,7 @@
       this.controls();
       const pictures = {
         benefit: (...size) => Charts.benefit(data, this.state, theme(), ...size),
+        paths: (width) => Charts.paths(data, this.state, theme(), width, this.paths()),
         received: (width) => Charts.convergence(data, this.state, theme(), width, "received"),
         trained: (width) => Charts.convergence(data, this.state, theme(), width, "trained"),
         labels: (width, height) => Charts.labels(data, this.state, theme(), width, height),
@@ -101,6 +189,8 @@
         this.figures[figure.dataset.chart] = new Figure(figure, pictures[figure.dataset.chart]);
       }
       this.shape();
+      this.sorting();
+      this.choosePoint(this.state.point);
       if (data.observed.length) this.chooseObserved(0);
       this.draw();
     }
@@ -110,6 +200,30 @@
         if (!names.length || names.includes(name)) figure.draw();
       const sources = this.article.querySelector("[data-role=sources]");
       if (sources) sources.textContent = this.observed() ? Charts.sources(this.data, this.state, this.observed()) : "";
+    }
+
+    // The method that does best at a point, or the first.
+    best(point) {
+      return Math.max(
+        0,
+        this.data.methods.findIndex((method) => method.label === this.data.best[point]),
+      );
+    }
+
+    // Everything is compared at one point: text and tables have all of them written, and the style shows one.
+    choosePoint(point) {
+      this.state.point = point;
+      this.article.dataset.point = point;
+      this.control("point").forEach((radio) => {
+        radio.checked = radio.value === point;
+      });
+      this.tables.forEach((each) => each.refresh());
+      this.figures.paths.figure.hidden = this.paths() === null;
+      this.draw("benefit", "paths", "communication");
+    }
+
+    sorting() {
+      this.tables = [...this.article.querySelectorAll("table.sortable")].map((each) => new Sortable(each, this));
     }
 
     control(name) {
@@ -140,29 +254,8 @@
 
     swatches() {
       this.buttons.forEach((button, index) => {
-        const look = Charts.style(this.data.methods, index, theme());
-        const dash = { solid: "none", dashed: "6 4", dotted: "2 3" }[look.dash];
-        const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-        for (const [name, value] of Object.entries({ width: 28, height: 10, "aria-hidden": "true" }))
-          svg.setAttribute(name, value);
-        const shapes = {
-          circle: "M10 5a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
-          rect: "M10 1h8v8h-8z",
-          triangle: "M14 1l5 8h-10z",
-          diamond: "M14 0l5 5l-5 5l-5-5z",
-          roundRect: "M11 1h6l1 1v6l-1 1h-6l-1-1v-6z",
-          arrow: "M14 1l4 8l-4-2l-4 2z",
-        };
-        for (const [name, drawn] of [
-          ["line", { x1: 0, y1: 5, x2: 28, y2: 5, "stroke-width": 2.5, stroke: look.color, "stroke-dasharray": dash }],
-          ["path", { d: shapes[look.symbol] ?? "", fill: look.color }],
-        ]) {
-          const shape = document.createElementNS("http://www.w3.org/2000/svg", name);
-          for (const [key, value] of Object.entries(drawn)) shape.setAttribute(key, value);
-          svg.append(shape);
-        }
         button.querySelector("svg")?.remove();
-        button.prepend(svg);
+        button.prepend(swatch(Charts.style(this.data.methods, index, theme())));
       });
     }
 
@@ -172,10 +265,16 @@
         this.control(name).forEach((each) => each.addEventListener(event, () => change(each)));
       this.control("seed").forEach((select) => options(select, data.seeds));
       this.control("benefit").forEach((select) => {
-        data.methods.forEach((method, index) => {
-          if (method.benefit.some(Boolean)) select.append(element("option", { value: index }, method.shown));
-        });
+        options(
+          select,
+          data.methods.map((method) => method.shown),
+        );
         select.value = state.benefit;
+      });
+      this.control("person").forEach((select) => {
+        options(select, data.names);
+        select.prepend(element("option", { value: -1 }, "all"));
+        select.value = state.person;
       });
       this.control("observed").forEach((select) =>
         options(
@@ -188,11 +287,26 @@
       });
       on("benefit", "change", (select) => {
         state.benefit = Number(select.value);
+        this.figures.paths.figure.hidden = this.paths() === null;
+        this.draw("benefit", "paths");
+      });
+      on("point", "change", (radio) => this.choosePoint(radio.value));
+      on("view", "change", (select) => {
+        state.view = select.value;
         this.draw("benefit");
+      });
+      on("person", "change", (select) => {
+        state.person = Number(select.value);
+        this.draw("paths");
       });
       on("figure", "change", (select) => {
         state.figure = select.value;
+        this.figures.trained.figure.hidden = !Charts.figureOf(data, state).points;
         this.draw("received", "trained");
+      });
+      on("roundScale", "change", (box) => {
+        state.roundScale = box.checked;
+        this.draw("matrix");
       });
       on("zoom", "change", (box) => {
         state.zoom = box.checked;
@@ -228,8 +342,21 @@
           each.value = select.value;
         });
         if (data.observed.length) this.chooseObserved(state.observed);
-        this.draw("benefit", "labels", "matrix", "trajectory");
+        this.figures.paths.figure.hidden = this.paths() === null;
+        this.draw("benefit", "paths", "labels", "matrix", "trajectory");
       });
+    }
+
+    // Every client's accuracy in every round, of the chosen method.
+    paths() {
+      const { benefit, seed } = this.state;
+      const method = this.data.methods[benefit];
+      const point = Charts.pointOf(method, this.state);
+      const packed = method.paths[point][seed];
+      if (!packed) return null;
+      const key = `path/${benefit}/${point}/${seed}`;
+      if (!this.values.has(key)) this.values.set(key, Charts.unpack(packed, [this.data.clients, 1, 1], this.data.clients));
+      return this.values.get(key);
     }
 
     observed() {
@@ -254,6 +381,8 @@
       };
       there("slice", each.matrix && slices > 1);
       there("round", each.matrix && values !== null);
+      there("roundScale", each.matrix && values !== null);
+      this.article.querySelector("[data-role=meaning]").textContent = each.meaning ? `${each.name}: ${each.meaning}.` : "";
       there("diagonal", Charts.isMixing(each, data));
       if (values) this.chooseDiagonal(Charts.outshone(each, data, state, values));
       this.article.querySelector("[data-role=too-large]").hidden = values !== null;
@@ -269,7 +398,7 @@
       this.control("client").forEach((select) => {
         options(
           select,
-          Array.from({ length: rows }, (_, i) => i),
+          Array.from({ length: rows }, (_, i) => (rows === data.clients ? data.names[i] : i)),
         );
         select.value = state.client;
       });
@@ -303,15 +432,20 @@
     (article) => new Study(article, data[Number(article.dataset.study)]),
   );
 
+  // The button says what it does.
+  function relabel() {
+    themeButton.textContent = root.dataset.theme === "dark" ? "Light colours" : "Dark colours";
+  }
+
   function repaint() {
-    themeButton.setAttribute("aria-pressed", String(root.dataset.theme === "dark"));
+    relabel();
     studies.forEach((study) => {
       study.swatches();
       study.draw();
     });
   }
   new MutationObserver(repaint).observe(root, { attributes: true, attributeFilter: ["data-theme"] });
-  themeButton.setAttribute("aria-pressed", String(root.dataset.theme === "dark"));
+  relabel();
   themeButton.addEventListener("click", () => {
     root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
   });
