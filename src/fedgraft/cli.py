@@ -351,12 +351,12 @@ def check(
         list[str] | None,
         typer.Option(
             "--with",
-            help="What a hyper-parameter needs in order to act, such as decay:period=1, or another value to try, decay:decay=3.",
+            help="What a hyper-parameter needs in order to act, as decay:period=1, or another value to try.",
             metavar="NAME:KEY=VALUE",
         ),
     ] = None,
 ) -> None:
-    """Hold a method to what fedgraft's own are held to: same bits, absent clients, awkward clients, refusals, resuming."""
+    """Hold a method to what fedgraft's own are held to: equal bits, awkward and absent clients, refusals, resuming."""
     from fedgraft.methods import find
     from fedgraft.testing import checks
 
