@@ -18,12 +18,13 @@ from typer.core import TyperCommand
 from fedgraft.core.errors import UserError
 from fedgraft.core.settings import Training
 from fedgraft.runs.config import AT, At, RunConfig
+from fedgraft.runs.config import flag as typed_as
 
 PANELS = {
     "dataset data_dir clients partition validation normalise augment resize": "Data",
     "model head kernels": "Model",
     "rounds seed participation evaluate_every global_test checkpoint_every": "Rounds",
-    "max_norm outlier_factor averaging": "Server",
+    "stages max_norm outlier_factor averaging": "Messages and server",
     "workers retries failed_client deadline device": "Machine",
 }
 
@@ -34,13 +35,16 @@ def _option(name: str, info: FieldInfo) -> inspect.Parameter:
     choices = get_args(kind)
     if get_origin(kind) is Literal or any(get_origin(choice) is Literal for choice in choices) or kind is dict:
         kind = str
+    elif get_origin(kind) is tuple:
+        kind = list[str]
     elif choices:
         kind = next(choice for choice in choices if choice is not NoneType)
     default = info.get_default(call_default_factory=True)
     words = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
     text = (info.description or "") + (f" ({', '.join(words)})" if words else "")
-    text += "" if default is None else f" (default {str(default).lower() if kind is bool else default})"
-    flag = "--" + name.replace("_", "-")
+    text += " (may be given several times)" if kind == list[str] else ""
+    text += "" if default in (None, ()) else f" (default {str(default).lower() if kind is bool else default})"
+    flag = typed_as(name)
     panel = next((title for names, title in PANELS.items() if name in names.split()), "Local training")
     declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
     return inspect.Parameter(
@@ -62,7 +66,7 @@ def with_settings(command: Callable[..., None], *, without: Collection[str] = ()
 
     def typed(**values: Any) -> None:
         given = {flag.name: values.pop(flag.name) for flag in flags}
-        command(**values, settings={name: value for name, value in given.items() if value is not None})
+        command(**values, settings={name: value for name, value in given.items() if value not in (None, [])})
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for n, p in own.items() if n != "settings"]
     typed.__signature__ = inspect.Signature([*parameters, *flags])  # type: ignore[attr-defined]

@@ -1,16 +1,25 @@
 """Stages at the crossing: what was meant arrives, as exactly as can be; what is not coded as agreed is refused."""
 
 import math
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
+from conftest import HOSTILE, Wire, simulate, small_network, specification
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import fedgraft as fg
+from fedgraft.core.client import Client
 from fedgraft.core.compression import Coding, Float16, Int8, TopK
-from fedgraft.core.message import Message
+from fedgraft.core.errors import UserError
+from fedgraft.core.message import Field, Message
+from fedgraft.core.rounds import Participation, rounds
 from fedgraft.core.stages import Pipeline, Stage, StageError
+from fedgraft.data.federation import Federation
+from fedgraft.methods.fedavg import FedAvg
 
 STAGES = [Float16(), Int8(), TopK(share=0.3)]
 
@@ -24,8 +33,8 @@ def drawn(size: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 @settings(max_examples=30, deadline=None)
 def test_names_shapes_types_and_other_entries_arrive(stage: Stage, size: int, seed: int, scale: float) -> None:
     sent = Message(weights=drawn(size, seed, scale), counts=torch.arange(5), loss=0.5)
-    pipe = Pipeline([stage])
-    got = pipe.decode("up", pipe.encode("up", sent, {}, {}), {})
+    pipe, known = Pipeline([stage]), {"weights": torch.zeros(size)}
+    got = pipe.decode("up", pipe.encode("up", sent, known, {}), known)
     assert set(got) == set(sent)
     for name in sent:
         assert (got[name].shape, got[name].dtype) == (sent[name].shape, sent[name].dtype)
@@ -34,7 +43,8 @@ def test_names_shapes_types_and_other_entries_arrive(stage: Stage, size: int, se
 
 def test_what_travels_is_as_small_as_it_says() -> None:
     message = Message(weights=drawn(10_240))
-    sizes = {stage.name: stage.encode(message, {}, {}).nbytes for stage in STAGES}
+    known = {"weights": torch.zeros(10_240)}
+    sizes = {stage.name: stage.encode(message, known, {}).nbytes for stage in STAGES}
     assert sizes == {"float16": 2 * 10_240, "int8": 10_240 + 4 * 10, "topk": 8 * 3072 + 8}
 
 
@@ -56,23 +66,23 @@ def test_rounding_to_a_byte_errs_by_half_a_step_at_most() -> None:
 
 def test_the_largest_entries_are_chosen_and_the_rest_is_remembered() -> None:
     memory: dict[str, Tensor] = {}
-    stage = TopK(share=0.5)
-    first = stage.decode(stage.encode(Message(w=torch.tensor([4.0, -1.0, 2.0, -3.0])), {}, memory), {})["w"]
+    stage, known = TopK(share=0.5), {"w": torch.zeros(4)}
+    first = stage.decode(stage.encode(Message(w=torch.tensor([4.0, -1.0, 2.0, -3.0])), known, memory), known)["w"]
     assert first.tolist() == [4, 0, 0, -3]
     assert memory["w"].tolist() == [0, -1, 2, 0]
-    second = stage.decode(stage.encode(Message(w=torch.tensor([0.0, -1.0, 0.5, 0.25])), {}, memory), {})["w"]
+    second = stage.decode(stage.encode(Message(w=torch.tensor([0.0, -1.0, 0.5, 0.25])), known, memory), known)["w"]
     assert second.tolist() == [0, -2, 2.5, 0]
 
 
 @pytest.mark.parametrize("stage", [Int8(), TopK(share=0.1)], ids=lambda stage: stage.name)
 def test_with_error_feedback_nothing_is_lost_for_good(stage: Coding) -> None:
     """The sum of what arrived is the sum of what was meant, but for what is still remembered."""
-    memory: dict[str, Tensor] = {}
+    memory, known = dict[str, Tensor](), {"w": torch.zeros(300)}
     meant, arrived = torch.zeros(300), torch.zeros(300)
     for seed in range(20):
         change = drawn(300, seed)
         meant += change
-        arrived += stage.decode(stage.encode(Message(w=change), {}, memory), {})["w"]
+        arrived += stage.decode(stage.encode(Message(w=change), known, memory), known)["w"]
     torch.testing.assert_close(arrived + memory["w"], meant, rtol=1e-4, atol=1e-4)
 
 
@@ -139,3 +149,91 @@ def test_beyond_the_range_of_two_bytes_is_the_largest_there_is() -> None:
     got = Float16().decode(Float16().encode(Message(w=torch.tensor([1e9, -1e9, 1.0])), {}, {}), {})["w"]
     assert got.tolist() == [65504, -65504, 1]
     assert math.isfinite(float(got.sum()))
+
+
+# ---- in a run
+
+
+def test_the_size_of_a_valid_reply_on_its_way() -> None:
+    expected = {"a": Field((3, 2)), "b": Field((), torch.int64), "c": Field((0,))}
+    assert Pipeline().size(expected) == 32
+    assert Pipeline([Float16()]).size(expected) == 20
+    assert Pipeline([TopK(share=1.0)]).size(expected) >= 24 + 24 + 8, "every entry with its place"
+
+
+@pytest.mark.parametrize(
+    "stages", [("float16",), ("int8",), ("topk:0.3",), ("topk:0.5", "int8"), ("float16:down=true",)]
+)
+def test_a_run_with_stages_learns_with_the_same_bits_at_any_number_of_workers(
+    fed: Federation, stages: tuple[str, ...]
+) -> None:
+    spec = specification(fed, rounds=8, stages=stages)
+    done, server, engine = simulate(FedAvg(), fed, spec)
+    plain, *_ = simulate(FedAvg(), fed, specification(fed, rounds=8))
+    assert not any(this.refused for this in done)
+    assert done[-1].bytes_up < plain[-1].bytes_up
+    assert (done[-1].bytes_down < plain[-1].bytes_down) == ("down" in stages[0])
+    assert abs(done[-1].test["received"].pooled - plain[-1].test["received"].pooled) < 0.2
+    assert done[-1].test["received"].pooled > 0.6
+    _, others, apart = simulate(FedAvg(), fed, spec, workers=2)
+    assert torch.equal(server["weights/0"], others["weights/0"])
+    for client, state in engine.states.items():
+        assert state.keys() == apart.states[client].keys()
+        assert all(torch.equal(tensor, apart.states[client][name]) for name, tensor in state.items())
+
+
+def test_what_a_stage_remembers_is_taken_back_with_a_refused_reply(fed: Federation) -> None:
+    @dataclass(frozen=True)
+    class Spoiled(FedAvg):
+        def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
+            return super().reply(client, received, trained * (math.nan if client.id == 2 else 1))
+
+    done, _, engine = simulate(Spoiled(), fed, specification(fed, rounds=2, stages=("topk:0.3",)))
+    assert [{refusal.client for refusal in this.refused} for this in done] == [{2}, {2}]
+    assert "stage/topk/weights" in engine.states[0]
+    assert "stage/topk/weights" not in engine.states[2]
+
+
+def test_a_reply_that_is_not_coded_as_agreed_is_refused(fed: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Careless(Wire):
+        forge = staticmethod(
+            lambda _, outcomes: {
+                c: replace(o, reply=Message(**{"weights@topk:float32": torch.ones(3)})) if c == HOSTILE else o
+                for c, o in outcomes.items()
+            }
+        )
+
+    spec = specification(fed, rounds=1, stages=("topk:0.3",))
+    server = FedAvg().setup(spec)
+    with Careless(FedAvg(), spec, fed.clients) as engine:
+        (this,) = rounds(FedAvg(), server, engine, Participation())
+    assert [(refusal.client, "not coded as agreed" in refusal.reason) for refusal in this.refused] == [(HOSTILE, True)]
+
+
+def test_a_stage_that_has_nothing_to_do_is_refused(fed: Federation) -> None:
+    with pytest.raises(UserError, match="topk does nothing for fedproto: topk codes changes"):
+        fg.run("fedproto", fed, model=small_network(), rounds=1, stages=["topk:0.1"])
+    with pytest.raises(UserError, match="there is no stage 'topkk'; did you mean 'topk'"):
+        fg.run("fedavg", fed, model=small_network(), rounds=1, stages=["topkk"])
+    with pytest.raises(UserError, match="share has to be above 0"):
+        fg.run("fedavg", fed, model=small_network(), rounds=1, stages=["topk:0"])
+    with pytest.raises(UserError, match="there twice"):
+        fg.run("fedavg", fed, model=small_network(), rounds=1, stages=["int8", "int8"])
+
+
+STAGE = """
+from dataclasses import dataclass
+import fedgraft as fg
+
+@dataclass(frozen=True, kw_only=True)
+class Quarters(fg.Stage):
+    name = "quarters"
+    def encode(self, message, known, memory):
+        return fg.Message(**{n: (4 * t).round() / 4 if t.is_floating_point() else t for n, t in message.items()})
+"""
+
+
+def test_a_stage_of_ones_own_is_one_file(fed: Federation, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(STAGE)
+    done = fg.run("fedavg", fed, model=small_network(), rounds=2, stages=[f"{tmp_path}/mine.py:Quarters"])
+    assert not done.result["refused"]

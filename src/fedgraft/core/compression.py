@@ -1,18 +1,21 @@
 """Compression: fewer bytes for the same entries, as stages at the crossing.
 
 What is coded is the change against what the other side has already: the server sent ``weights``, so the ``weights`` of
-a reply travel as a difference. An entry of which the other side has nothing is coded as it is. A coded entry travels
-under names that say what was done to it: ``weights@int8:float32`` with ``weights@int8.scale``.
+a reply travel as a difference. An entry of which the other side has nothing is coded as it is, or not at all where only
+changes can be. A coded entry travels under names that say what was done to it: ``weights@int8:float32`` with
+``weights@int8.scale``.
 """
 
 import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedgraft.core.message import Message
+from fedgraft.core.errors import UserError
+from fedgraft.core.message import Field, Message
 from fedgraft.core.stages import Stage, StageError
 
 BLOCK = 1024
@@ -31,14 +34,18 @@ class Coding(Stage):
         """Put the parts together again."""
         raise NotImplementedError
 
+    changes_only: ClassVar[bool] = False
+    """Whether an entry of which the other side has nothing travels as it is."""
+
     def encode(self, message: Message, known: Mapping[str, Tensor], memory: MutableMapping[str, Tensor]) -> Message:
         coded: dict[str, Tensor] = {}
         for name, tensor in message.items():
             kind = str(tensor.dtype).removeprefix("torch.")
-            if kind not in _FLOATS:
+            answers = _fits(tensor, known.get(name))
+            if kind not in _FLOATS or (self.changes_only and not answers):
                 coded[name] = tensor
                 continue
-            change = tensor - known[name].to(tensor) if _fits(tensor, known.get(name)) else tensor
+            change = tensor - known[name].to(tensor) if answers else tensor
             for part, values in self.code(change, name, memory).items():
                 coded[f"{name}@{self.name}:{kind}" if part == "" else f"{name}@{self.name}.{part}"] = values
         return Message(**coded)
@@ -111,7 +118,16 @@ class TopK(Coding):
 
     name = "topk"
     about = "the largest share of the entries of a change, with error feedback"
+    changes_only = True
     share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.share, int | float) or not 0 < self.share <= 1:
+            raise UserError(f"topk: share has to be above 0 and up to 1, not {self.share!r}")
+
+    def objection(self, sent: Message, expected: Mapping[str, Field]) -> str | None:
+        answered = [name for name, field in expected.items() if name in sent and tuple(sent[name].shape) == field.shape]
+        return None if answered else "topk codes changes, and no entry of a reply answers one of the same name"
 
     def code(self, tensor: Tensor, name: str, memory: MutableMapping[str, Tensor]) -> dict[str, Tensor]:
         wanted = tensor + memory[name] if _fits(tensor, memory.get(name)) else tensor

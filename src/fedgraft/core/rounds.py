@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -18,6 +18,7 @@ from fedgraft.core.foreign import plain
 from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Method, Server
 from fedgraft.core.proportion import excesses
+from fedgraft.core.stages import StageError
 
 
 class Engine(Protocol):
@@ -133,12 +134,13 @@ def rounds(
 
 
 def deliver(method: Method, server: Server, clients: Sequence[ClientId]) -> dict[ClientId, Message]:
-    """Make the clients' messages and copy them at the crossing; ``send`` may not change the server."""
+    """Make the clients' messages, copied at the crossing and as they travel; ``send`` may not change the server."""
     before = {name: (id(tensor), tensor._version) for name, tensor in server.items()}
     messages = {client: message.copy() for client, message in method.dispatch(server, clients).items()}
     if before != {name: (id(tensor), tensor._version) for name, tensor in server.items()}:
         raise ContractError(f"{method.name}.send changed the server's state")
-    return messages
+    stages = server.spec.pipeline
+    return {client: stages.encode("down", message, {}, {}) for client, message in messages.items()}
 
 
 def _serve(
@@ -159,7 +161,9 @@ def _serve(
     outcomes = engine.train(this.number, messages)
 
     started = time.perf_counter()
-    accepted = _accepted(method, server, messages, outcomes, this)
+    stages = server.spec.pipeline
+    seen = {client: stages.decode("down", message, {}) for client, message in messages.items()}
+    accepted = _accepted(method, server, seen, outcomes, this)
     inbox = {client: outcome.reply.copy() for client, outcome in accepted.items()}
     losses += [(o.loss, server.spec.samples[client]) for client, o in accepted.items() if math.isfinite(o.loss)]
     engine.settle(inbox.keys())
@@ -183,6 +187,7 @@ def _accepted(
         if isinstance(outcome, Outcome):
             this.bytes_up += outcome.reply.nbytes
             this.messages_up += 1
+            outcome = _decoded(server, outcome, messages.get(client))
         complaint = _objection(method, server, client, outcome, asked=client in messages)
         if isinstance(outcome, Outcome) and complaint is None:
             sound[client] = outcome
@@ -192,6 +197,14 @@ def _accepted(
     for client, complaint in complaints.items():
         this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: {complaint}"))
     return {client: outcome for client, outcome in sound.items() if client not in complaints}
+
+
+def _decoded(server: Server, outcome: Outcome, seen: Message | None) -> Outcome | Failure:
+    """Make of what arrived the reply that was meant; ``seen`` is the message that the client answered."""
+    try:
+        return replace(outcome, reply=server.spec.pipeline.decode("up", outcome.reply, seen or {}))
+    except StageError as error:
+        return Failure(f"the reply {error}")
 
 
 def _objection(

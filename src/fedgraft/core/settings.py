@@ -13,6 +13,7 @@ from fedgraft.core.reference import is_reference
 from fedgraft.core.registry import Registry
 
 OPTIMIZERS: Registry[Any] = Registry("optimizer", "fedgraft.core.optimizer", group="fedgraft.optimizers")
+STAGES: Registry[Any] = Registry("stage", "fedgraft.core.compression", group="fedgraft.stages")
 
 
 class Settings(BaseModel):
@@ -57,6 +58,10 @@ class Training(Settings):
         "mean", description="how the server averages: mean, or against hostile clients median, trimmed:SHARE, clip:NORM"
     )
 
+    stages: tuple[str, ...] = Field(
+        (), description="what is done to messages on their way, in this order: float16, int8, topk:SHARE, ..."
+    )
+
     @field_validator("averaging")
     @classmethod
     def _averaging_text(cls, value: str) -> str:
@@ -72,10 +77,15 @@ class Training(Settings):
     @field_validator("optimizer")
     @classmethod
     def _known_optimizer(cls, value: str) -> str:
-        name, _ = OPTIMIZERS.split(value)
-        if name not in OPTIMIZERS and not is_reference(name):
-            raise ValueError(str(unknown("optimizer", name, OPTIMIZERS)))
-        return value.strip()
+        return _known(OPTIMIZERS, value)
+
+    @field_validator("stages", mode="before")
+    @classmethod
+    def _known_stages(cls, value: Any) -> Any:
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("are texts such as float16 or topk:0.1")
+        return tuple(_known(STAGES, text) for text in texts)
 
     @model_validator(mode="after")
     def _no_momentum_for_others(self) -> Self:
@@ -95,3 +105,11 @@ class Training(Settings):
     def factor(self, round: int, rounds: int) -> float:
         """What the schedule makes of a learning rate in a round."""
         return schedules.factor(self.schedule, round, rounds)
+
+
+def _known(registry: Registry[Any], text: str) -> str:
+    """Refuse a name that stands for nothing, before anything heavy is imported."""
+    name, _ = registry.split(text)
+    if name not in registry and not is_reference(name):
+        raise ValueError(str(unknown(registry.kind, name, registry)))
+    return text.strip()

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedgraft.core.errors import UserError
 from fedgraft.core.model import Architecture, Layout
 from fedgraft.core.settings import Training
+from fedgraft.core.stages import Pipeline, pipeline
 
 ClientId = int
 
@@ -27,6 +28,11 @@ class Spec:
     share: float = 1.0
     """Share of the clients that take part in a round; the middle of the range, if the run draws it anew each time."""
     names: tuple[str, ...] = ()
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What is done to messages on their way."""
+        return pipeline(self.settings.stages)
 
     @property
     def clients(self) -> int:

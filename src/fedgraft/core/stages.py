@@ -8,11 +8,15 @@ with it if the reply is refused.
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
-from fedgraft.core.message import Message
+from fedgraft.core.errors import UserError
+from fedgraft.core.message import Field, Message
+from fedgraft.core.settings import STAGES
 
 Way = Literal["up", "down"]
 
@@ -29,6 +33,10 @@ class Stage:
     about: ClassVar[str] = ""
     up: bool = True
     down: bool = False
+
+    def objection(self, sent: Message, expected: Mapping[str, Field]) -> str | None:
+        """Say why there is nothing for this stage to do with such messages and replies, or nothing."""
+        return None
 
     def encode(self, message: Message, known: Mapping[str, Tensor], memory: MutableMapping[str, Tensor]) -> Message:
         """Return what travels. The other side has ``known`` already; ``memory`` is kept by the sender."""
@@ -81,5 +89,24 @@ class Pipeline:
             message = stage.decode(message, known)
         return message
 
+    def size(self, expected: Mapping[str, Field]) -> int:
+        """How many bytes a valid reply has at most on its way to the server."""
+        reply = Message(**{name: torch.zeros(field.shape, dtype=field.dtype) for name, field in expected.items()})
+        return max(self.encode("up", reply, known, {}).nbytes for known in ({}, reply))
+
     def _on(self, way: Way) -> list[Stage]:
         return [stage for stage in self.stages if getattr(stage, way)]
+
+
+@lru_cache
+def pipeline(texts: tuple[str, ...]) -> Pipeline:
+    """Make the stages that a run names; none may be there twice, for what it remembers is kept under its name."""
+    stages: list[Stage] = []
+    for text in texts:
+        stage = STAGES.make(text)
+        if not isinstance(stage, Stage):
+            raise UserError(f"{text!r} is not a stage: it is no kind of fedgraft.Stage")
+        if any(stage.name == other.name for other in stages):
+            raise UserError(f"the stage {stage.name} is there twice")
+        stages.append(stage)
+    return Pipeline(tuple(stages))

@@ -62,10 +62,12 @@ class Workshop:
         started = time.perf_counter()
         streams.seed_torch(self.device, self.spec.seed, job.task, "torch", job.round, job.client)
         client = self.client(job.client, job.state, job.round, job.task)
-        message = job.message.to(self.device)
+        stages = self.spec.pipeline
+        message = stages.decode("down", job.message.to(self.device), {})
         if job.task == "evaluate":
             return Done(scores=exchange.evaluate(self.method, client, message, self.everyone))
-        reply = exchange.train(self.method, client, message).to(torch.device("cpu"))
+        reply = exchange.train(self.method, client, message)
+        reply = stages.encode("up", reply, message, client).to(torch.device("cpu"))
         outcome = Outcome(reply, client.loss, client.steps, time.perf_counter() - started, job.round)
         return Done(outcome, {name: tensor.cpu() for name, tensor in client.items()})
 

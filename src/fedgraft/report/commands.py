@@ -13,6 +13,7 @@ from fedgraft.methods import METHODS, parse
 from fedgraft.report.study import Study
 from fedgraft.runs.compare import REFERENCES
 from fedgraft.runs.config import MACHINE, RunConfig
+from fedgraft.runs.config import flag as typed_as
 
 _ALWAYS_SAID = {"dataset", "clients", "partition", "model", "rounds"}
 _SAID_OTHERWISE = {"method", "params", "training", "seed"}
@@ -56,9 +57,11 @@ def _changed(settings: BaseModel, skipped: frozenset[str] | set[str]) -> Iterato
         usual = value == info.get_default(call_default_factory=True) and name not in _ALWAYS_SAID
         if name in skipped or usual or (name, value) == ("partition", OWN):
             continue
-        flag = "--" + name.replace("_", "-")
+        flag = typed_as(name)
         if isinstance(value, bool):
             yield flag if value else f"--no-{flag[2:]}"
+        elif isinstance(value, tuple):
+            yield from (word for each in value for word in (flag, each))
         else:
             yield from (flag, str(value))
 

@@ -91,6 +91,11 @@ MACHINE = frozenset({"workers", "device", "data_dir", "checkpoint_every", "retri
 """Settings of the machine, not of the experiment: a run may go on, and be compared, under others."""
 
 
+def flag(name: str) -> str:
+    """How a setting is typed on the command line."""
+    return "--stage" if name == "stages" else "--" + name.replace("_", "-")
+
+
 def participation_range(text: str) -> tuple[float, float]:
     """Read ``0.5`` or ``0.6..1``."""
     low, dots, high = text.partition("..")

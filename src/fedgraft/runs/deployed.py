@@ -25,7 +25,7 @@ from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.samples import ClientData
 from fedgraft.data import sites as site_files
 from fedgraft.data.federation import OWN, Site, prepare, site_data
-from fedgraft.engines.flower import client, records, server
+from fedgraft.engines.flower import client, server
 from fedgraft.engines.flower.client import Branch, ClientApp
 from fedgraft.engines.flower.records import Holdings
 from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites, StoppedError, beginnings
@@ -220,7 +220,7 @@ def largest_reply(charter: Charter) -> int:
     """How many bytes a site's reply may have; a method may send a part of the network now and all of it later."""
     run = planned(charter, (1,) * len(charter.sites))
     state = run.method.setup(run.spec)
-    replies = (records.size(run.method.expects(state, each)) for each in range(run.spec.clients))
+    replies = (run.spec.pipeline.size(run.method.expects(state, each)) for each in range(run.spec.clients))
     networks = (run.spec.layout(each).size * run.spec.layout(each).dtype.itemsize for each in range(run.spec.clients))
     return max(*replies, *networks)
 
@@ -228,7 +228,7 @@ def largest_reply(charter: Charter) -> int:
 def leaving(method: Method, server: Server) -> str:
     """Say what leaves a site with this method."""
     expected = [method.expects(server, each) for each in range(server.spec.clients)]
-    sizes = sorted({records.size(fields) for fields in expected})
+    sizes = sorted({server.spec.pipeline.size(fields) for fields in expected})
     fields = {f"{name} {list(field.shape)}" for each in expected for name, field in each.items()}
     span = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
     return (

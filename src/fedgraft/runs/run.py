@@ -253,7 +253,8 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         raise UserError(
             f"{method.name} does not average what clients send: averaging = {config.training.averaging} means nothing"
         )
-    method.setup(spec)  # and let it go: a method that cannot work here says so now
+    server = method.setup(spec)  # and let it go: a method that cannot work here says so now
+    setting.insist_on_stages(method, server)
     known = {"method": method.name, "params": method.parameters(), "model": name}
     told = setting.settled(config, federation, given=given).model_copy(update=known)
     return Run(method, federation, told, spec, notes=list(federation.notes))

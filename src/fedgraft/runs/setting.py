@@ -12,6 +12,7 @@ from torch import nn
 
 from fedgraft import kernels, models
 from fedgraft.core.errors import UserError
+from fedgraft.core.method import Method, Server
 from fedgraft.core.model import Architecture
 from fedgraft.core.reference import is_reference, reference, resolve
 from fedgraft.data.datasets import lies_at_sites
@@ -210,3 +211,10 @@ def insist_on_device(name: str) -> None:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"there is no device {name!r} here: {str(error).partition(chr(10))[0]}") from None
+
+
+def insist_on_stages(method: Method, server: Server) -> None:
+    """Refuse a stage that would have nothing to do."""
+    for stage in server.spec.pipeline.stages:
+        if complaint := stage.objection(method.send(server, 0), method.expects(server, 0)):
+            raise UserError(f"the stage {stage.name} does nothing for {method.name}: {complaint}")

@@ -19,7 +19,7 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import POINTS, Score, Scores
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.foreign import plain
-from fedgraft.core.message import DTYPES, Field, Message
+from fedgraft.core.message import DTYPES, Message
 from fedgraft.engines.flower.site import Version
 
 KINDS = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
@@ -185,11 +185,6 @@ def tag(content: RecordDict) -> Tag:
     if any(type(held.get(each.name)) is not each.type for each in fields(Tag)):
         raise RecordError("does not say which run, client and round it belongs to")
     return Tag(**{each.name: held[each.name] for each in fields(Tag)})
-
-
-def size(expected: Mapping[str, Field]) -> int:
-    """How many bytes a valid reply has."""
-    return sum(math.prod(field.shape) * field.dtype.itemsize for field in expected.values())
 
 
 def _config(content: RecordDict, name: str = "tag") -> Mapping[str, Any]:

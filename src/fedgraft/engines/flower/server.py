@@ -272,7 +272,8 @@ class FlowerEngine:
 
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
         self._turn = (round, self._turn[1] + 1 if self._turn[0] == round else 0)
-        limits = {client: records.size(self.method.expects(self.server, client)) for client in messages}
+        stages = self.server.spec.pipeline
+        limits = {client: stages.size(self.method.expects(self.server, client)) for client in messages}
         replies = self._ask("train", self._turn, messages)
         return {
             client: reply if isinstance(reply, Failure) else self._read(client, reply, limits[client])
