@@ -92,7 +92,7 @@ class Pipeline:
     def size(self, expected: Mapping[str, Field]) -> int:
         """How many bytes a valid reply has at most on its way to the server."""
         reply = Message(**{name: torch.zeros(field.shape, dtype=field.dtype) for name, field in expected.items()})
-        return max(self.encode("up", reply, known, {}).nbytes for known in ({}, reply))
+        return max(self.encode("up", reply, known, {}).nbytes for known in (Message(), reply))
 
     def _on(self, way: Way) -> list[Stage]:
         return [stage for stage in self.stages if getattr(stage, way)]
