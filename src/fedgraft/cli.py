@@ -102,7 +102,7 @@ def run(
     layers = [read(config) if config else {}, settings]
     if method is not None:
         name, params = methods.split(method)
-        layers.append({"method": name, "params": params})
+        layers.append({"method": name, **({"params": params} if params else {})})
     elif "method" not in layers[0]:
         raise UserError("name a method, such as `fedgraft run fedapa`; `fedgraft methods` lists them")
     if set_:

@@ -146,7 +146,8 @@ def run(
         settings["model"], model = model, None
     named: dict[str, Any] = {}
     if isinstance(method, str):
-        named["method"], named["params"] = methods.split(method)
+        named["method"], params = methods.split(method)
+        named |= {"params": params} if params else {}
     elif "params" in settings:
         raise UserError(f"params are for a method given by its name; {method.name} is an object and has its own")
     config = configure(config or {}, named, settings, recipe_name=recipe)
