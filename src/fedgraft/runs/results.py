@@ -15,6 +15,8 @@ from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Summary
 from fedgraft.core.rounds import Round
 
+FIGURES = ("mean", "pooled")
+
 
 def record(this: Round) -> dict[str, Any]:
     """One round as JSON has it; accuracies are fractions."""
@@ -24,6 +26,7 @@ def record(this: Round) -> dict[str, Any]:
         "server_seconds": round(this.server_seconds, 4),
         "evaluation_seconds": round(this.evaluation_seconds, 4),
         "participants": list(this.participants),
+        "accepted": this.accepted,
         "refused": [{"client": r.client, "reason": r.reason} for r in this.refused],
         "bytes_up": this.bytes_up,
         "bytes_down": this.bytes_down,
@@ -38,20 +41,35 @@ def record(this: Round) -> dict[str, Any]:
 
 
 def best_and_last(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The last evaluated round, and the best: chosen on validation data where there is some, else on test data."""
-    evaluated = [r for r in records if "received" in r]
-    if not evaluated:
-        raise UserError("no client's model could be tested in any round, so there is no result")
-    chosen_on = "validation" if evaluated and "received_validation" in evaluated[0] else "test"
-    result: dict[str, Any] = {"best": {"chosen_on": chosen_on}, "last": {}}
+    """The last evaluated round, and the best: chosen on validation data where there is some, else on test data.
+
+    A round in which a figure could not be measured is left out; of a run without any, nothing is known.
+    """
+    validated = any(f"{point}_validation" in record for record in records for point in POINTS)
+    best: dict[str, Any] = {"chosen_on": "validation" if validated else "test"}
+    last: dict[str, Any] = {}
+    rounds = []
     for point in POINTS:
-        key = f"{point}_validation" if chosen_on == "validation" else point
-        for figure in ("mean", "pooled"):
-            best = max(evaluated, key=lambda r: r[key][figure])
-            result["best"].setdefault(point, {})[figure] = {"round": best["round"], "accuracy": best[point][figure]}
-            result["last"].setdefault(point, {})[figure] = evaluated[-1][point][figure]
-    result["last"]["round"] = evaluated[-1]["round"]
-    return result
+        best[point], last[point] = {}, {}
+        judge = f"{point}_validation" if validated else point
+        for figure in FIGURES:
+            tested = [record for record in records if _figure(record, point, figure) is not None]
+            judged = [record for record in tested if _figure(record, judge, figure) is not None]
+            chosen = max(judged, key=lambda record: record[judge][figure], default=None)
+            best[point][figure] = chosen and {"round": chosen["round"], "accuracy": chosen[point][figure]}
+            last[point][figure] = tested[-1][point][figure] if tested else None
+            rounds += [record["round"] for record in tested[-1:]]
+    return {"best": best, "last": {**last, "round": max(rounds, default=None)}}
+
+
+def _figure(record: Mapping[str, Any], part: str, figure: str) -> float | None:
+    found: float | None = record.get(part, {}).get(figure)
+    return found
+
+
+def unheard(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the server took not one reply in any round: what such a run shows, nobody has learned from others."""
+    return bool(records) and not any(record.get("accepted", 1) for record in records)
 
 
 def tested_and_diverged(records: Sequence[Mapping[str, Any]], clients: int) -> dict[str, Any]:

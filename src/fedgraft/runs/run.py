@@ -1,5 +1,6 @@
 """Run a method on a federation: from Python, and from the command line through the same door."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -116,8 +117,12 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """The method's headline: pooled accuracy of the last round, at the point where its paper measures."""
-        return float(self.result["last"][self.method.headline]["pooled"])
+        """The method's headline: pooled accuracy of the last round, at the point where its paper measures.
+
+        NaN, if no client's model could ever be tested.
+        """
+        pooled = self.result["last"][self.method.headline]["pooled"]
+        return math.nan if pooled is None else float(pooled)
 
 
 def run(
@@ -157,7 +162,8 @@ def run(
     given = federation is not None
     planned = plan(method, federation or setting.federation(config), config, model, given=given)
     place = None if out is None else Path(out)
-    return watched(lambda display: start(planned, place, [*watchers, *display]), run_table, progress=progress)
+    done = watched(lambda display: start(planned, place, [*watchers, *display]), run_table, progress=progress)
+    return insist_on_replies(done)
 
 
 def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
@@ -201,7 +207,17 @@ def resume(
     if federation is not None:
         setting.insist_on_agreement(config, federation)
     run = plan(methods.make(config.method, **config.params), federation or setting.federation(config), config, model)
-    return go_on(run, place, watchers)
+    return insist_on_replies(go_on(run, place, watchers))
+
+
+def insist_on_replies(run: Run) -> Run:
+    """Refuse to pass off as a success, when all is written, that the server took no reply in any round."""
+    if not results.unheard(run.records):
+        return run
+    reasons = [refusal["reason"] for record in run.records for refusal in record["refused"]]
+    first = f" (the first: {reasons[0]})" if reasons else ""
+    where = "" if run.directory is None else f"; the result is in {run.directory}"
+    raise UserError(f"the server took no reply in any round{first}, so nobody learned anything from others{where}")
 
 
 def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
