@@ -84,6 +84,12 @@ def tested_and_diverged(records: Sequence[Mapping[str, Any]], clients: int) -> d
     }
 
 
+def lasted(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How long the rounds took with their tests, together and on average, in however many sessions."""
+    total = sum(record["seconds"] + record["evaluation_seconds"] for record in records)
+    return {"seconds": round(total, 3), "seconds_per_round": round(total / max(1, len(records)), 4)}
+
+
 def per_message(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Bytes up and down of one client in one round, on average."""
     ups, downs = (max(1, sum(r[key] for r in records)) for key in ("messages_up", "messages_down"))

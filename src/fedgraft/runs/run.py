@@ -292,7 +292,7 @@ def conduct(
     run.records = history.records
     for watcher in watchers:
         watcher.begin(run)
-    started = saved = time.perf_counter()
+    saved = time.perf_counter()
     with (
         single_thread(),
         host(run, server) as engine,
@@ -313,7 +313,7 @@ def conduct(
             for watcher in watchers:
                 watcher.round(run, this)
         run._states = dict(engine.states)
-    run.result = _result(run, time.perf_counter() - started)
+    run.result = _result(run)
     run.observed = history.observed()
     if run.directory is not None:
         results.write_observations(run.directory / "observed.safetensors", run.observed)
@@ -343,7 +343,7 @@ def _due(config: RunConfig, done: int, seconds: float) -> bool:
     return config.checkpoint_every > 0 and (done % config.checkpoint_every == 0 or done == config.rounds)
 
 
-def _result(run: Run, seconds: float) -> dict[str, Any]:
+def _result(run: Run) -> dict[str, Any]:
     config = run.config
     up, down = results.per_message(run.records)
     return {
@@ -361,7 +361,7 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
         "names": list(run.federation.names),
         "samples": list(run.spec.samples),
         "label_counts": None if (counts := run.federation.counts()) is None else counts.tolist(),
-        "seconds": round(seconds, 3),
+        **results.lasted(run.records),
         "bytes_up_per_client": up,
         "bytes_down_per_client": down,
         "refused": sum(len(r["refused"]) for r in run.records),
