@@ -1,26 +1,36 @@
 """What a run leaves behind, also when something could not be measured or nobody was heard."""
 
+import io
 import json
+import math
+import re
+import shutil
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import Wire, blobs, small_network
 from rich.console import Console
+from safetensors.torch import save_file
 
 import fedgraft as fg
 from fedgraft import cli
 from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
-from fedgraft.core.evaluation import Scores
+from fedgraft.core.evaluation import Score, Scores, Summary
 from fedgraft.core.message import Message
+from fedgraft.core.rounds import Round
 from fedgraft.data.federation import Federation
 from fedgraft.report import figures
 from fedgraft.report.page import render
 from fedgraft.report.reading import read_all
 from fedgraft.report.text import show
+from fedgraft.report.watch import watch
 from fedgraft.runs import results
+from fedgraft.runs.resultfile import Record, complaint
 from fedgraft.runs.run import Run
 from fedgraft.trackers import tracker
 
@@ -160,3 +170,133 @@ def test_a_comparison_says_in_which_runs_no_reply_was_taken() -> None:
     compared = fg.compare(["fedper"], seeds=2, federation=lambda _: fed, model=small_network(), **DEAF)
     assert [row.unheard for row in compared.rows()] == [0, 2, 2]
     assert "nobody learned anything from others: fedavg (2 runs), fedper (2" in " ".join(str(compared).split())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has everything: matrices, validation figures, everybody's data."""
+    place = tmp_path_factory.mktemp("finished") / "run"
+    settings = {"clients": 3, "rounds": 2, "workers": 1, "validation": 0.2, "global_test": True, "checkpoint_every": 1}
+    fg.run("fedapa", out=place, **settings)
+    return place
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "wrong type": (lambda r: r.update(clients="3"), "clients: input should be a valid integer"),
+    "truth": (lambda r: r.update(seconds=True), "seconds: input should be a valid number"),
+    "missing": (lambda r: r.pop("headline"), "it lacks headline"),
+    "missing in a round": (lambda r: r["rounds"][1].pop("bytes_up"), "rounds.1.bytes_up: field required"),
+    "null": (lambda r: r["rounds"][1].update(trained=None), "rounds.1.trained: input should be"),
+    "one point": (lambda r: r["rounds"][1].pop("trained"), "one of the two points is missing"),
+    "too few clients": (lambda r: r["rounds"][0]["trained"]["per_client"].pop(), "has 2 entries for 3 clients"),
+    "too many names": (lambda r: r["names"].append("x"), "names has 4 entries for 3 clients"),
+    "no classes": (lambda r: r.update(label_counts=[[], [], []]), "tells of no classes"),
+    "ragged": (lambda r: r["label_counts"][0].pop(), "rows of different lengths"),
+    "NaN": (lambda r: r["last"]["trained"].update(mean=math.nan), "last.trained.mean: "),
+    "infinity": (lambda r: r.update(seconds=math.inf), "seconds: "),
+    "above one": (lambda r: r["rounds"][0]["trained"].update(mean=7.0), "less than or equal to 1"),
+    "huge": (lambda r: r.update(bytes_up_per_client=1e300), "bytes_up_per_client: "),
+    "beyond a long": (lambda r: r["rounds"][0].update(bytes_up=10**30), "rounds.0.bytes_up: "),
+    "a round twice": (lambda r: r["rounds"].append(r["rounds"][1]), "does not hold every round"),
+    "a round gone": (lambda r: r["rounds"].pop(), "does not hold every round"),
+    "other clients": (lambda r: r["diverged"].update(trained=[3]), "diverged who is no client"),
+    "another seed": (lambda r: r.update(seed=5), "seed is 5 there and 0 in config.toml"),
+    "nested": (lambda r: r.update(params={"a": nested(100)}), "nested too deeply"),
+}
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_resume_and_report_agree_that_a_forged_result_is_damaged(copy: Path, name: str) -> None:
+    forge, sentence = FORGERIES[name]
+    result = json.loads((copy / "result.json").read_text())
+    forge(result)
+    (copy / "result.json").write_text(json.dumps(result))
+    for work in (lambda: read_all([copy]), lambda: fg.resume(copy)):
+        with pytest.raises(UserError, match=f"result.json is damaged: .*{re.escape(sentence)}") as caught:
+            work()
+        assert "\n" not in str(caught.value)
+
+
+def test_resume_and_report_agree_that_a_run_is_complete_and_a_damaged_one_is_mended(copy: Path) -> None:
+    before = json.loads((copy / "result.json").read_text())
+    render(read_all([copy]))
+    with pytest.raises(UserError, match="is complete"):
+        fg.resume(copy)
+    (copy / "result.json").write_text("{")
+    with pytest.raises(UserError, match=r"result.json is damaged"):
+        fg.resume(copy)
+    (copy / "result.json").unlink()
+    assert fg.resume(copy, workers=1).result == before
+
+
+@pytest.mark.parametrize(
+    ("tensor", "sentence"),
+    [
+        (torch.zeros(2, 3, 3, dtype=torch.float64), "numbers of type torch.float64"),
+        (torch.zeros(2, 3, 3, dtype=torch.bfloat16), "numbers of type torch.bfloat16"),
+        (torch.zeros(3, 3, 3), "does not hold 2 rounds"),
+        (torch.zeros(()), "does not hold 2 rounds"),
+        (torch.zeros(2, 0), "does not hold 2 rounds"),
+    ],
+)
+def test_forged_observations_are_damaged(copy: Path, tensor: torch.Tensor, sentence: str) -> None:
+    save_file({"A": tensor}, copy / "observed.safetensors")
+    with pytest.raises(UserError, match=f"observed.safetensors is damaged: 'A' .*{sentence}"):
+        read_all([copy])
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 3), (2, 3, 4, 3)])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
+def test_figures_that_are_none_or_huge_are_shown(copy: Path, shape: tuple[int, ...], value: float) -> None:
+    shown = torch.full(shape, value)
+    shown[0] = -value
+    save_file({"A": shown}, copy / "observed.safetensors")
+    reading = read_all([copy])
+    render(reading)
+    show(reading, Console(width=80, file=io.StringIO()))
+
+
+def test_metrics_that_are_a_folder_are_a_sentence(copy: Path) -> None:
+    (copy / "result.json").unlink()
+    (copy / "metrics.jsonl").unlink()
+    (copy / "metrics.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"metrics.jsonl is a folder where a file belongs; take it away"):
+        fg.resume(copy, workers=1)
+    with pytest.raises(UserError, match=r"metrics.jsonl cannot be read: Is a directory"):
+        watch(copy, Console(file=io.StringIO()))
+    assert not list(copy.glob("*.part"))
+
+
+@pytest.mark.parametrize("line", ["[]", "{}", '{"round": "1"}', "[" * 9999])
+def test_metrics_that_are_none_are_a_sentence(copy: Path, line: str) -> None:
+    (copy / "metrics.jsonl").write_text(line + "\n")
+    with pytest.raises(UserError, match=r"metrics.jsonl is damaged"):
+        watch(copy, Console(file=io.StringIO()))
+
+
+def test_a_loss_that_is_beyond_all_numbers_does_not_spoil_the_result() -> None:
+    summary = Summary.of({0: Score(1, 2, 1e200)}, 1)
+    written = results.record(Round(0, (0,), loss=1e300, test={"received": summary, "trained": summary}))
+    assert written["loss"] is None
+    assert complaint(Record, json.loads(json.dumps(written))) is None
+
+
+def test_a_model_file_that_asks_for_more_than_it_holds_is_refused(tmp_path: Path) -> None:
+    for size in (17 * 10**9 // 4 // 10, 2**62):
+        told = {"model": "mlp:10", "input": str(size), "outputs": "10"}
+        text = json.dumps({"__metadata__": told}).encode()
+        (tmp_path / "model").write_bytes(struct.pack("<Q", len(text)) + text)
+        with pytest.raises(UserError, match="it describes another network than it holds"):
+            fg.load_model(tmp_path / "model")

@@ -1,11 +1,11 @@
 """What a run leaves behind: its rounds, its best and last accuracies, its observations."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -14,8 +14,11 @@ from fedgraft.core import disk
 from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Summary
 from fedgraft.core.rounds import Round
+from fedgraft.runs.config import RunConfig
+from fedgraft.runs.resultfile import LARGEST, Result, complaint
 
 FIGURES = ("mean", "pooled")
+RESULT = "result.json"
 
 
 def record(this: Round) -> dict[str, Any]:
@@ -107,19 +110,44 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_result(place: Path, config: RunConfig) -> dict[str, Any]:
+    """Read the result of a run, if it is whole and of the run that ``config`` tells of; else it is damaged."""
+    found = read_json(place / RESULT)
+    wrong = complaint(Result, found)
+    if wrong is None and len(found["rounds"]) != config.rounds:
+        wrong = "it does not hold every round"
+    for name in ("clients", "seed"):
+        if wrong is None and found[name] != getattr(config, name):
+            wrong = f"{name} is {found[name]} there and {getattr(config, name)} in config.toml"
+    if wrong is not None:
+        raise UserError(f"{place / RESULT} is damaged: {wrong}; without it, the run can be resumed")
+    return found
+
+
+def write_result(place: Path, result: Mapping[str, Any]) -> None:
+    """Write the result of a run: from then on it is complete."""
+    write_json(place / RESULT, result)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a file whole or not at all."""
     disk.write(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
-def read_observations(path: Path) -> dict[str, Tensor]:
-    """Read what the method showed, if there is anything."""
+def read_observations(path: Path, rounds: int) -> dict[str, Tensor]:
+    """Read what the method showed in each of so many rounds, if there is anything."""
     if not path.exists():
         return {}
     try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
+        found = load_file(path)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path} is damaged: {error}") from None
+    for name, tensor in found.items():
+        if tensor.dtype != torch.float32:
+            raise UserError(f"{path} is damaged: {name!r} has numbers of type {tensor.dtype}")
+        if not tensor.numel() or tensor.shape[:1] != (rounds,):
+            raise UserError(f"{path} is damaged: {name!r} does not hold {rounds} rounds")
+    return found
 
 
 def write_observations(path: Path, observed: Mapping[str, Tensor]) -> None:
@@ -139,4 +167,4 @@ def _summary(summary: Summary) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= LARGEST else None

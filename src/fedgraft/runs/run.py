@@ -193,7 +193,8 @@ def resume(
     place = Path(place)
     if surplus := set(changes) - MACHINE:
         raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another run")
-    if (place / "result.json").exists():
+    if (place / results.RESULT).exists():
+        results.read_result(place, configure(read_settings(place / "config.toml")))
         raise UserError(f"the run in {place} is complete; there is nothing to resume")
     if not (place / "config.toml").exists():
         if any(place.glob("*/config.toml")):
@@ -237,13 +238,11 @@ def newest(run: Run, place: Path, states: Mapping[ClientId, State]) -> Checkpoin
 
 def finished(run: Run, place: Path) -> Run:
     """Fill a planned run with what it left in ``place`` when it was complete."""
-    run.directory, run.result = place, results.read_json(place / "result.json")
-    run.records = run.result.get("rounds", [])
-    if [record.get("round") for record in run.records] != list(range(1, run.spec.rounds + 1)):
-        raise UserError(f"{place / 'result.json'} is damaged: it does not hold every round")
-    if run.result.get("samples") != list(run.spec.samples):
-        raise UserError(f"the run in {place} had other data: its clients had {run.result.get('samples')} samples")
-    run.observed = results.read_observations(place / "observed.safetensors")
+    run.directory, run.result = place, results.read_result(place, run.config)
+    run.records = run.result["rounds"]
+    if run.result["samples"] != list(run.spec.samples):
+        raise UserError(f"the run in {place} had other data: its clients had {run.result['samples']} samples")
+    run.observed = results.read_observations(place / "observed.safetensors", run.spec.rounds)
     last, _ = checkpoint.read(place / "checkpoints")
     if last is not None and last.round == run.spec.rounds:
         run.server = Server(run.spec, **last.server)
@@ -317,7 +316,7 @@ def conduct(
     run.observed = history.observed()
     if run.directory is not None:
         results.write_observations(run.directory / "observed.safetensors", run.observed)
-        results.write_json(run.directory / "result.json", run.result)
+        results.write_result(run.directory, run.result)
     for watcher in watchers:
         watcher.end(run)
     return run
