@@ -17,7 +17,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 import fedgraft as fg
-from fedgraft import cli
+from fedgraft import cli, models
 from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import Score, Scores, Summary
@@ -291,6 +291,17 @@ def test_a_loss_that_is_beyond_all_numbers_does_not_spoil_the_result() -> None:
     written = results.record(Round(0, (0,), loss=1e300, test={"received": summary, "trained": summary}))
     assert written["loss"] is None
     assert complaint(Record, json.loads(json.dumps(written))) is None
+
+
+@pytest.mark.parametrize("name", ["mlp:8-8", "lenet5", "vgg11:0.0625"])
+def test_a_model_file_that_holds_what_it_describes_is_loaded(tmp_path: Path, name: str) -> None:
+    network = models.build(name, (3, 32, 32), 10)
+    told = {"model": name, "input": "3,32,32", "outputs": "10"}
+    save_file(network.state_dict(), tmp_path / "model", told)
+    loaded = fg.load_model(tmp_path / "model")
+    assert not loaded.training
+    for key, tensor in network.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], tensor)
 
 
 def test_a_model_file_that_asks_for_more_than_it_holds_is_refused(tmp_path: Path) -> None:
