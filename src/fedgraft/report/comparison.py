@@ -128,6 +128,9 @@ def remarks(rows: Sequence[Row], at: At) -> Iterator[str]:
         yield from (f"{row.method}: {remark}." for remark in about_clients(row))
     if any(row.refused for row in rows):
         yield "Replies refused: " + ", ".join(f"{row.refused} of {row.method}" for row in rows if row.refused) + "."
+    if any(row.unheard for row in rows):
+        found_in = ", ".join(f"{row.method} ({_counted(row.unheard, 'run')})" for row in rows if row.unheard)
+        yield f"The server took no reply in any round, so nobody learned anything from others: {found_in}."
 
 
 def about_clients(row: Row) -> Iterator[str]:

@@ -10,15 +10,11 @@ import numpy as np
 from fedgraft import methods
 from fedgraft.core.errors import UserError
 from fedgraft.runs.config import MACHINE, RunConfig, configure, read
-from fedgraft.runs.results import read_json, read_observations
+from fedgraft.runs.results import read_json, read_observations, read_result
 from fedgraft.runs.run import Run
 
 Array = np.ndarray[Any, Any]
 
-_NEEDED = {
-    "clients", "seed", "headline", "reconstruction", "seconds", "bytes_up_per_client", "bytes_down_per_client",
-    "label_counts", "versions", "rounds", "last",
-}  # fmt: skip
 _NOT_THE_RUN = {*MACHINE, "method", "params", "evaluate_every", "global_test"}
 
 
@@ -124,7 +120,8 @@ def _children(folder: Path) -> Iterator[Path]:
     """Yield the runs right below a folder, in the order of its comparison where it is one."""
     order: list[str] = []
     if (folder / "comparison.json").exists():
-        order = [str(row.get("method")) for row in read_json(folder / "comparison.json").get("rows", [])]
+        rows = read_json(folder / "comparison.json").get("rows")
+        order = [str(row.get("method")) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     runs = sorted(config.parent for config in folder.glob("*/config.toml"))
     ranks = {run: _rank(read(run / "config.toml"), order) for run in runs}
     yield from sorted(runs, key=lambda run: ranks[run])
@@ -137,14 +134,13 @@ def _rank(settings: Mapping[str, Any], order: Sequence[str]) -> int:
 
 def read_run(directory: Path) -> Finished:
     """Read a finished run, or say in a sentence what is wrong with it."""
-    result = read_json(directory / "result.json")
-    if missing := sorted(_NEEDED - result.keys()):
-        raise UserError(f"{directory / 'result.json'} is not the result of a run: it lacks {', '.join(missing)}")
     try:
         config = configure(read(directory / "config.toml"))
     except UserError as error:
         raise UserError(f"the run in {directory} cannot be read: {error}") from None
-    observed = {name: tensor.numpy() for name, tensor in read_observations(directory / "observed.safetensors").items()}
+    result = read_result(directory, config)
+    shown = read_observations(directory / "observed.safetensors", config.rounds)
+    observed = {name: tensor.numpy() for name, tensor in shown.items()}
     return Finished(_label(config.method, config.params), config, result, observed, directory)
 
 

@@ -23,6 +23,7 @@ from fedgraft.runs.table import Pair, Row, pairs, plain, rows
 
 REFERENCES = ("local", "fedavg")
 AGENDA = "agenda.toml"
+COMPARISON = "comparison.json"
 
 
 @dataclass
@@ -86,10 +87,16 @@ class Comparison:
         return {"seeds": list(self.seeds), "config": config, "compared_at": at, "rows": rows, "pairs": pairs}
 
 
-def contestants(chosen: Iterable[str | Method]) -> dict[str, Method]:
+def contestants(chosen: str | Method | Iterable[str | Method]) -> dict[str, Method]:
     """Return the methods of a comparison by their labels, the references first, nobody twice."""
+    if isinstance(chosen, str | Method):
+        chosen = [chosen]
+    if not isinstance(chosen, Iterable):
+        raise UserError(f"name methods to compare, such as ['fedapa', 'ditto'], not {chosen!r}")
     members: dict[str, Method] = {}
     for method in (*REFERENCES, *chosen):
+        if not isinstance(method, str | Method):
+            raise UserError(f"a method is a name, such as 'fedapa:mu=0.3', or an object of its class, not {method!r}")
         made = methods.parse(method) if isinstance(method, str) else method
         if made in members.values():
             continue
@@ -145,18 +152,34 @@ class Agenda:
 
     @contextmanager
     def claimed(self, place: Path) -> Iterator[None]:
-        """Have the comparison's directory to oneself: a fresh one, or one in which this comparison was interrupted."""
+        """Have the comparison's directory to oneself: a fresh one, or one with this comparison or a part of it."""
         begun = (place / AGENDA).exists()
-        if begun and (place / "comparison.json").exists():
-            raise UserError(f"the comparison in {place} is complete, there is nothing left to do")
-        if begun and (differing := _differences(read(place / AGENDA), self.facts)):
-            raise UserError(f"{place} holds another comparison ({differing}); name another directory with --out")
         if not begun:
             directory.fresh(place)
         with disk.locked(place):
-            if not begun:
+            if not begun or self._extends(place):
+                (place / COMPARISON).unlink(missing_ok=True)  # it tells of fewer runs; without it, some are missing
                 disk.write(place / AGENDA, tomli_w.dumps(self.facts).encode())
             yield
+
+    def _extends(self, place: Path) -> bool:
+        """Whether there are more methods or seeds here than in ``place``; all that is there has to be here too."""
+        there, here = read(place / AGENDA), self.facts
+        differing = _differences(there, here)
+        if not differing and (place / COMPARISON).exists():
+            raise UserError(f"the comparison in {place} is complete, there is nothing left to do")
+        if differing and not self._contains(there):
+            raise UserError(f"{place} holds another comparison ({differing}); name another directory with --out")
+        return bool(differing)
+
+    def _contains(self, there: Mapping[str, Any]) -> bool:
+        """Whether a written agenda is this one with fewer methods or seeds."""
+        here = self.facts
+        fewer = there.get("methods"), there.get("seeds")
+        if not (isinstance(fewer[0], list) and isinstance(fewer[1], int)):
+            return False
+        kept = all(method in here["methods"] for method in fewer[0]) and fewer[1] <= here["seeds"]
+        return kept and not _differences({**there, "methods": here["methods"], "seeds": here["seeds"]}, here)
 
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
@@ -172,12 +195,12 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def compare(
-    chosen: Iterable[str | Method],
+    chosen: str | Method | Iterable[str | Method] = (),
     *,
     seeds: int = 3,
     config: RunConfig | None = None,
     recipe: str | None = None,
-    federation: Callable[[int], Federation] | None = None,
+    federation: Federation | Callable[[int], Federation] | None = None,
     model: Model | str | None = None,
     watchers: Sequence[Watcher] = (),
     out: str | Path | None = None,
@@ -187,16 +210,17 @@ def compare(
     """Run every chosen method, and local and fedavg, for ``seeds`` seeds.
 
     A method is chosen by name, as a text with settings (``"fedapa:mu=0.3"``) or as an object. ``settings`` and
-    ``model`` are those of :func:`fedgraft.run`; ``federation`` may make your own for each seed. Every seed draws a
-    new partition, new initial weights and new batches, the same for all methods. If ``out`` holds the same comparison,
-    interrupted, it goes on: finished runs are kept, and one that was cut short continues from its checkpoint.
+    ``model`` are those of :func:`fedgraft.run`; ``federation`` is your own, or makes it for each seed. Every seed draws
+    a new partition, new initial weights and new batches, the same for all methods. If ``out`` holds the same
+    comparison, interrupted or with fewer methods or seeds, it goes on: finished runs are kept, and one that was cut
+    short continues from its checkpoint.
     ``progress`` shows how it goes and, at the end, the table; unless told, in a terminal and in a notebook.
     """
     from fedgraft.report.comparison import view
     from fedgraft.terminal import watched
 
-    if seeds < 1:
-        raise UserError(f"a comparison needs at least one seed, not {seeds}")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise UserError(f"a comparison needs at least one seed, not {seeds!r}")
     if isinstance(model, str):
         settings["model"], model = model, None
     if surplus := settings.keys() & {"method", "params"}:
@@ -206,11 +230,14 @@ def compare(
         )
     config = configure(config or {}, settings, recipe_name=recipe)
     objects = federation is not None or model is not None
+    drawn = (lambda _: federation) if isinstance(federation, Federation) else federation
+    if drawn is not None and not callable(drawn):
+        raise UserError(f"federation is a Federation, or a function that makes one for a seed, not {federation!r}")
     agenda = Agenda(config, contestants(chosen), tuple(range(config.seed, config.seed + seeds)), objects)
     place = None if out is None else Path(out)
     left = len(agenda.members) * seeds if place is None else agenda.left(place)
     return watched(
-        lambda display: _carry_out(agenda, federation, model, [*watchers, *display], place),
+        lambda display: _carry_out(agenda, drawn, model, [*watchers, *display], place),
         view, progress=progress, runs=left,
     )  # fmt: skip
 
@@ -246,6 +273,8 @@ def _carry_out(
             fed = setting.federation(config)
         else:
             fed = federation(seed)
+            if not isinstance(fed, Federation):
+                raise UserError(f"the function given as federation made no Federation for seed {seed}, but {fed!r}")
             setting.insist_on_agreement(config, fed)
         return {label: plan(method, fed, config, model, given=given) for label, method in agenda.members.items()}
 
@@ -262,7 +291,7 @@ def _carry_out(
         told = known.model_copy(update={"seed": first, "method": agenda.config.method, "params": {}})
         comparison = Comparison(told, agenda.seeds, runs)
         if place is not None:
-            results.write_json(place / "comparison.json", comparison.to_json())
+            results.write_json(place / COMPARISON, comparison.to_json())
     return comparison
 
 

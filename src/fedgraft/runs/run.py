@@ -1,5 +1,6 @@
 """Run a method on a federation: from Python, and from the command line through the same door."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -116,8 +117,12 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """The method's headline: pooled accuracy of the last round, at the point where its paper measures."""
-        return float(self.result["last"][self.method.headline]["pooled"])
+        """The method's headline: pooled accuracy of the last round, at the point where its paper measures.
+
+        NaN, if no client's model could ever be tested.
+        """
+        pooled = self.result["last"][self.method.headline]["pooled"]
+        return math.nan if pooled is None else float(pooled)
 
 
 def run(
@@ -158,7 +163,8 @@ def run(
     given = federation is not None
     planned = plan(method, federation or setting.federation(config), config, model, given=given)
     place = None if out is None else Path(out)
-    return watched(lambda display: start(planned, place, [*watchers, *display]), run_table, progress=progress)
+    done = watched(lambda display: start(planned, place, [*watchers, *display]), run_table, progress=progress)
+    return insist_on_replies(done)
 
 
 def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
@@ -188,7 +194,8 @@ def resume(
     place = Path(place)
     if surplus := set(changes) - MACHINE:
         raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another run")
-    if (place / "result.json").exists():
+    if (place / results.RESULT).exists():
+        results.read_result(place, configure(read_settings(place / "config.toml")))
         raise UserError(f"the run in {place} is complete; there is nothing to resume")
     if not (place / "config.toml").exists():
         if any(place.glob("*/config.toml")):
@@ -202,7 +209,17 @@ def resume(
     if federation is not None:
         setting.insist_on_agreement(config, federation)
     run = plan(methods.make(config.method, **config.params), federation or setting.federation(config), config, model)
-    return go_on(run, place, watchers)
+    return insist_on_replies(go_on(run, place, watchers))
+
+
+def insist_on_replies(run: Run) -> Run:
+    """Refuse to pass off as a success, when all is written, that the server took no reply in any round."""
+    if not results.unheard(run.records):
+        return run
+    reasons = [refusal["reason"] for record in run.records for refusal in record["refused"]]
+    first = f" (the first: {reasons[0]})" if reasons else ""
+    where = "" if run.directory is None else f"; the result is in {run.directory}"
+    raise UserError(f"the server took no reply in any round{first}, so nobody learned anything from others{where}")
 
 
 def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
@@ -222,13 +239,11 @@ def newest(run: Run, place: Path, states: Mapping[ClientId, State]) -> Checkpoin
 
 def finished(run: Run, place: Path) -> Run:
     """Fill a planned run with what it left in ``place`` when it was complete."""
-    run.directory, run.result = place, results.read_json(place / "result.json")
-    run.records = run.result.get("rounds", [])
-    if [record.get("round") for record in run.records] != list(range(1, run.spec.rounds + 1)):
-        raise UserError(f"{place / 'result.json'} is damaged: it does not hold every round")
-    if run.result.get("samples") != list(run.spec.samples):
-        raise UserError(f"the run in {place} had other data: its clients had {run.result.get('samples')} samples")
-    run.observed = results.read_observations(place / "observed.safetensors")
+    run.directory, run.result = place, results.read_result(place, run.config)
+    run.records = run.result["rounds"]
+    if run.result["samples"] != list(run.spec.samples):
+        raise UserError(f"the run in {place} had other data: its clients had {run.result['samples']} samples")
+    run.observed = results.read_observations(place / "observed.safetensors", run.spec.rounds)
     last, _ = checkpoint.read(place / "checkpoints")
     if last is not None and last.round == run.spec.rounds:
         run.server = Server(run.spec, **last.server)
@@ -277,7 +292,7 @@ def conduct(
     run.records = history.records
     for watcher in watchers:
         watcher.begin(run)
-    started = saved = time.perf_counter()
+    saved = time.perf_counter()
     with (
         single_thread(),
         host(run, server) as engine,
@@ -298,11 +313,11 @@ def conduct(
             for watcher in watchers:
                 watcher.round(run, this)
         run._states = dict(engine.states)
-    run.result = _result(run, time.perf_counter() - started)
+    run.result = _result(run)
     run.observed = history.observed()
     if run.directory is not None:
         results.write_observations(run.directory / "observed.safetensors", run.observed)
-        results.write_json(run.directory / "result.json", run.result)
+        results.write_result(run.directory, run.result)
     for watcher in watchers:
         watcher.end(run)
     return run
@@ -328,7 +343,7 @@ def _due(config: RunConfig, done: int, seconds: float) -> bool:
     return config.checkpoint_every > 0 and (done % config.checkpoint_every == 0 or done == config.rounds)
 
 
-def _result(run: Run, seconds: float) -> dict[str, Any]:
+def _result(run: Run) -> dict[str, Any]:
     config = run.config
     up, down = results.per_message(run.records)
     return {
@@ -346,7 +361,7 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
         "names": list(run.federation.names),
         "samples": list(run.spec.samples),
         "label_counts": None if (counts := run.federation.counts()) is None else counts.tolist(),
-        "seconds": round(seconds, 3),
+        **results.lasted(run.records),
         "bytes_up_per_client": up,
         "bytes_down_per_client": down,
         "refused": sum(len(r["refused"]) for r in run.records),
