@@ -70,7 +70,8 @@ def soak(rounds: int, method: str, workers: int, checkpoint_every: int = 50) -> 
     with TemporaryDirectory(prefix="fedgraft-soak-") as room:
         fg.run(
             method, dataset="digits", clients=10, partition="dirichlet:0.1", rounds=rounds, epochs=1, batch_size=128,
-            workers=workers, evaluate_every=10, checkpoint_every=checkpoint_every, out=Path(room) / "run", watchers=[sampler],
+            workers=workers, evaluate_every=10, checkpoint_every=checkpoint_every, out=Path(room) / "run",
+            watchers=[sampler],
         )  # fmt: skip
     return sampler
 

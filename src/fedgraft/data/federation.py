@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from fedgraft.core.errors import UserError
 from fedgraft.core.samples import ClientData, Preparation, Samples
 from fedgraft.data.datasets import Dataset, load
 from fedgraft.data.datasets.entries import ENTRIES
+from fedgraft.data.digest import Fingerprint, fingerprint
 from fedgraft.data.partition import Partition, Scheme, parse
 
 Array = np.ndarray[Any, Any]
@@ -49,6 +51,11 @@ class Federation:
     def samples(self) -> tuple[int, ...]:
         """Training samples of each client."""
         return tuple(len(client.train) for client in self.clients)
+
+    @cached_property
+    def fingerprints(self) -> tuple[Fingerprint, ...]:
+        """What tells the data of each client from any other."""
+        return tuple(fingerprint(client) for client in self.clients)
 
     def everyone(self) -> Samples:
         """The test samples of all clients together: what no single client's model was made for."""

@@ -10,6 +10,7 @@ import numpy as np
 from fedgraft import methods
 from fedgraft.core.errors import UserError
 from fedgraft.runs.config import RunConfig, configure, read
+from fedgraft.runs.identity import settings_digest
 from fedgraft.runs.results import read_json, read_observations
 from fedgraft.runs.run import Run
 
@@ -19,6 +20,10 @@ _NEEDED = {
     "clients", "seed", "headline", "reconstruction", "seconds", "bytes_up_per_client", "bytes_down_per_client",
     "label_counts", "versions", "rounds", "last",
 }  # fmt: skip
+
+
+class OtherSettingsError(UserError):
+    """A result that belongs to another configuration."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +57,12 @@ def read_all(places: Sequence[Path]) -> Reading:
     for place in places:
         for directory in find_runs(place):
             if (directory / "result.json").exists():
-                runs.setdefault(directory.resolve(), read_run(directory))
+                try:
+                    runs.setdefault(directory.resolve(), read_run(directory))
+                except OtherSettingsError as error:
+                    if directory == place:
+                        raise
+                    notes.append(f"{error}; it is left out")
                 continue
             note = (
                 f"the run in {directory} has not finished: `fedgraft watch` follows it, `fedgraft resume` continues it"
@@ -100,9 +110,13 @@ def read_run(directory: Path) -> Finished:
     if missing := sorted(_NEEDED - result.keys()):
         raise UserError(f"{directory / 'result.json'} is not the result of a run: it lacks {', '.join(missing)}")
     try:
-        config = configure(read(directory / "config.toml"))
+        settings = read(directory / "config.toml")
+        config = configure(settings)
     except UserError as error:
         raise UserError(f"the run in {directory} cannot be read: {error}") from None
+    digest = result.get("digest")
+    if isinstance(digest, Mapping) and digest.get("settings") != settings_digest(settings):
+        raise OtherSettingsError(f"the result in {directory} was made with other settings than its config.toml has")
     observed = {name: tensor.numpy() for name, tensor in read_observations(directory / "observed.safetensors").items()}
     return Finished(_label(config.method, config.params), config, result, observed)
 

@@ -15,6 +15,8 @@ from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Summary
 from fedgraft.core.rounds import Round
 
+FORMAT = 1
+
 
 def record(this: Round) -> dict[str, Any]:
     """One round as JSON has it; accuracies are fractions."""

@@ -13,6 +13,7 @@ from torch import nn
 from fedgraft import kernels, models
 from fedgraft.core.errors import UserError
 from fedgraft.core.model import Architecture
+from fedgraft.data.digest import Fingerprint
 from fedgraft.data.federation import Array, Federation, federate
 from fedgraft.runs.config import RunConfig
 
@@ -39,6 +40,11 @@ class Population(Protocol):
 
     @property
     def input_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def fingerprints(self) -> tuple[Fingerprint, ...] | None:
+        """What tells the data of each client from any other, if that may be known here."""
+        ...
 
     def __len__(self) -> int: ...
 
