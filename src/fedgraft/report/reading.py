@@ -10,12 +10,17 @@ import numpy as np
 from fedgraft import methods
 from fedgraft.core.errors import UserError
 from fedgraft.runs.config import MACHINE, RunConfig, configure, read
+from fedgraft.runs.identity import settings_digest
 from fedgraft.runs.results import read_json, read_observations, read_result
 from fedgraft.runs.run import Run
 
 Array = np.ndarray[Any, Any]
 
 _NOT_THE_RUN = {*MACHINE, "method", "params", "evaluate_every", "global_test"}
+
+
+class OtherSettingsError(UserError):
+    """A result that belongs to another configuration."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +62,12 @@ def read_all(places: Sequence[Path]) -> Reading:
     for place in places:
         for directory in find_runs(place):
             if (directory / "result.json").exists():
-                runs.setdefault(directory.resolve(), read_run(directory))
+                try:
+                    runs.setdefault(directory.resolve(), read_run(directory))
+                except OtherSettingsError as error:
+                    if directory == place:
+                        raise
+                    notes.append(f"{error}; it is left out")
                 continue
             note = (
                 f"the run in {directory} has not finished: `fedgraft watch` follows it, `fedgraft resume` continues it"
@@ -135,10 +145,14 @@ def _rank(settings: Mapping[str, Any], order: Sequence[str]) -> int:
 def read_run(directory: Path) -> Finished:
     """Read a finished run, or say in a sentence what is wrong with it."""
     try:
-        config = configure(read(directory / "config.toml"))
+        settings = read(directory / "config.toml")
+        config = configure(settings)
     except UserError as error:
         raise UserError(f"the run in {directory} cannot be read: {error}") from None
     result = read_result(directory, config)
+    digest = result.get("digest")
+    if isinstance(digest, Mapping) and digest.get("settings") != settings_digest(settings):
+        raise OtherSettingsError(f"the result in {directory} was made with other settings than its config.toml has")
     shown = read_observations(directory / "observed.safetensors", config.rounds)
     observed = {name: tensor.numpy() for name, tensor in shown.items()}
     return Finished(_label(config.method, config.params), config, result, observed, directory)

@@ -15,7 +15,7 @@ from fedgraft.core import disk
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
-from fedgraft.runs import directory, results, setting
+from fedgraft.runs import directory, identity, results, setting
 from fedgraft.runs.config import AT, MACHINE, At, RunConfig, configure, read
 from fedgraft.runs.run import Run, Watcher, finished, go_on, plan, start
 from fedgraft.runs.setting import Model
@@ -169,7 +169,8 @@ class Agenda:
         if not differing and (place / COMPARISON).exists():
             raise UserError(f"the comparison in {place} is complete, there is nothing left to do")
         if differing and not self._contains(there):
-            raise UserError(f"{place} holds another comparison ({differing}); name another directory with --out")
+            which = ", ".join(differing)
+            raise UserError(f"{place} holds another comparison ({which}); name another directory with --out")
         return bool(differing)
 
     def _contains(self, there: Mapping[str, Any]) -> bool:
@@ -182,16 +183,11 @@ class Agenda:
         return kept and not _differences({**there, "methods": here["methods"], "seeds": here["seeds"]}, here)
 
 
-def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Name the settings that are not the same, but for those of the machine."""
-    found = []
-    for key in sorted((there.keys() | here.keys()) - MACHINE):
-        one, two = there.get(key), here.get(key)
-        if isinstance(one, Mapping) and isinstance(two, Mapping):
-            found.append(_differences(one, two))
-        elif one != two:
-            found.append(f"{key} differ" if key == "methods" else f"{key} is {one!r} there and {two!r} here")
-    return ", ".join(filter(None, found))
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Name what is not the same in two agendas."""
+    other = ["methods differ"] if there.get("methods") != here.get("methods") else []
+    parts = [{key: value for key, value in each.items() if key != "methods"} for each in (there, here)]
+    return other + identity.differences(*parts)
 
 
 def compare(
@@ -299,6 +295,4 @@ def _complete(run: Run, folder: Path | None, watchers: Sequence[Watcher]) -> Run
     """Keep a run that is finished, go on with one that was begun, start one that is missing."""
     if folder is None or not (folder / "config.toml").exists():
         return start(run, folder, watchers)
-    if differing := _differences(configure(read(folder / "config.toml")).model_dump(), run.config.model_dump()):
-        raise UserError(f"{folder} holds another run ({differing})")
     return finished(run, folder) if (folder / "result.json").exists() else go_on(run, folder, watchers)

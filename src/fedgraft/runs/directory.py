@@ -10,6 +10,7 @@ import tomli_w
 
 from fedgraft.core import disk
 from fedgraft.core.errors import UserError
+from fedgraft.runs import identity
 from fedgraft.runs.config import RunConfig
 
 
@@ -27,12 +28,17 @@ def fresh(path: Path) -> Path:
 def sweep(directory: Path) -> None:
     """Take away the halves of files that a killed process left."""
     for each in directory.iterdir():
-        if _left_over(each) and each.name != disk.LOCK:
+        if _half(each):
             each.unlink(missing_ok=True)
 
 
 def _left_over(path: Path) -> bool:
-    return path.name == disk.LOCK or (path.suffix == ".part" and path.is_file())
+    """Whether a file says nothing of a run that has begun: that is done by config.toml, the last of the first files."""
+    return path.name in (disk.LOCK, identity.FILE) or _half(path)
+
+
+def _half(path: Path) -> bool:
+    return path.suffix == ".part" and path.is_file()
 
 
 def write_config(directory: Path, config: RunConfig) -> None:

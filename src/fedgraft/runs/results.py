@@ -20,6 +20,8 @@ from fedgraft.runs.resultfile import LARGEST, Result, complaint
 FIGURES = ("mean", "pooled")
 RESULT = "result.json"
 
+FORMAT = 1
+
 
 def record(this: Round) -> dict[str, Any]:
     """One round as JSON has it; accuracies are fractions."""

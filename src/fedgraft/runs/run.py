@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,11 +27,12 @@ from fedgraft.core.training import Training
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import Faults, LocalEngine, cores
 from fedgraft.engines.workshop import Workshop, first_states, single_thread
-from fedgraft.runs import checkpoint, directory, results, setting
+from fedgraft.runs import checkpoint, directory, identity, results, setting
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
 from fedgraft.runs.history import History
+from fedgraft.runs.identity import Identity
 from fedgraft.runs.setting import Model, Population
 from fedgraft.version import __version__
 
@@ -71,6 +73,11 @@ class Run:
     notes: list[str] = field(default_factory=list)
     observed: dict[str, torch.Tensor] = field(default_factory=dict)
     _states: dict[int, State] = field(default_factory=dict)
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What makes it this run: its settings and its data."""
+        return Identity.of(self.config, self.federation)
 
     def __repr__(self) -> str:
         config = self.config
@@ -174,6 +181,7 @@ def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
     run.directory = directory.fresh(out)
     with disk.locked(run.directory):
         directory.sweep(run.directory)
+        run.identity.write(run.directory)
         directory.write_config(run.directory, run.config)
         return conduct(run, list(watchers), None, _locally)
 
@@ -205,7 +213,9 @@ def resume(
         raise UserError(f"{place} holds no run: there is no config.toml in it")
     if (place / "federation.json").exists():
         raise UserError(f"the run in {place} is that of a federation: it goes on when its Flower app is started again")
-    config = configure(read_settings(place / "config.toml"), changes)
+    written = read_settings(place / "config.toml")
+    identity.insist_on_settings(place, written)
+    config = configure(written, changes)
     if federation is not None:
         setting.insist_on_agreement(config, federation)
     run = plan(methods.make(config.method, **config.params), federation or setting.federation(config), config, model)
@@ -225,6 +235,7 @@ def insist_on_replies(run: Run) -> Run:
 def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run on from the newest whole checkpoint in ``place``."""
     run.directory = place
+    run.notes += run.identity.insist(place, run.federation.names)
     with disk.locked(place):
         return conduct(run, list(watchers), newest(run, place, first_states(run.method, run.spec)), _locally)
 
@@ -232,17 +243,18 @@ def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
 def newest(run: Run, place: Path, states: Mapping[ClientId, State]) -> Checkpoint | None:
     """Find the newest whole checkpoint of a run whose clients begin with ``states``."""
     directory.sweep(place)
-    found, complaints = checkpoint.read(place / "checkpoints", Checkpoint(0, run.method.setup(run.spec), states))
+    found, complaints = checkpoint.read(place / "checkpoints", _now(run, run.method.setup(run.spec), states, History()))
     run.notes += complaints
     return found
 
 
 def finished(run: Run, place: Path) -> Run:
     """Fill a planned run with what it left in ``place`` when it was complete."""
+    run.identity.insist(place, run.federation.names)
     run.directory, run.result = place, results.read_result(place, run.config)
     run.records = run.result["rounds"]
-    if run.result["samples"] != list(run.spec.samples):
-        raise UserError(f"the run in {place} had other data: its clients had {run.result['samples']} samples")
+    if run.result.get("digest") != run.identity.digest:
+        raise UserError(f"{place / 'result.json'} is not that of the run in {place}: it has another digest")
     run.observed = results.read_observations(place / "observed.safetensors", run.spec.rounds)
     last, _ = checkpoint.read(place / "checkpoints")
     if last is not None and last.round == run.spec.rounds:
@@ -307,7 +319,7 @@ def conduct(
             history.add(results.record(this), this.observed)
             metrics(run.records[-1])
             if saves is not None and _due(config, server.round, time.perf_counter() - saved):
-                checkpoint.write(saves, Checkpoint(server.round, server, engine.states, history))
+                checkpoint.write(saves, _now(run, server, engine.states, history))
                 memory.give_back()
                 saved = time.perf_counter()
             for watcher in watchers:
@@ -321,6 +333,11 @@ def conduct(
     for watcher in watchers:
         watcher.end(run)
     return run
+
+
+def _now(run: Run, server: Server, states: Mapping[ClientId, State], history: History) -> Checkpoint:
+    """Say where a run is."""
+    return Checkpoint(server.round, server, states, history, run.identity.digest)
 
 
 def _locally(run: Run, server: Server) -> LocalEngine:
@@ -347,7 +364,9 @@ def _result(run: Run) -> dict[str, Any]:
     config = run.config
     up, down = results.per_message(run.records)
     return {
+        "format": results.FORMAT,
         "fedgraft": __version__,
+        "digest": run.identity.digest,
         "method": run.method.name,
         "params": run.method.parameters(),
         "reconstruction": run.method.reconstruction,
@@ -366,7 +385,8 @@ def _result(run: Run) -> dict[str, Any]:
         "bytes_down_per_client": down,
         "refused": sum(len(r["refused"]) for r in run.records),
         "kernels": kernels.describe(config.kernels),
-        "versions": {"torch": torch.__version__},
+        "versions": run.identity.versions,
+        "instructions": run.identity.instructions,
         "rounds": run.records,
         **results.tested_and_diverged(run.records, run.spec.clients),
         **results.best_and_last(run.records),
