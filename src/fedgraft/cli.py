@@ -65,23 +65,23 @@ def run(
     settings: dict[str, Any],
 ) -> None:
     """Run one method and write a run directory."""
+    from fedgraft import methods
+
     layers = [read(config) if config else {}, settings]
     if method is not None:
-        layers.append({"method": method})
+        name, params = methods.split(method)
+        layers.append({"method": name} | ({"params": params} if params else {}))
     elif "method" not in layers[0]:
         raise UserError("name a method, such as `fedgraft run fedapa`; `fedgraft methods` lists them")
     if set_:
-        from fedgraft.methods import assignments
-
-        layers.append({"params": assignments(set_)})
+        layers.append({"params": methods.assignments(set_)})
     full = configure(*layers, recipe_name=recipe)
 
-    from fedgraft import methods
     from fedgraft.runs.run import run as start
     from fedgraft.terminal import Display
 
     made = methods.make(full.method, **full.params)
-    directory = out or default_directory(f"{full.method}-{Path(full.dataset).stem}-seed{full.seed}")
+    directory = out or default_directory(f"{made.name}-{Path(full.dataset).stem}-seed{full.seed}")
     console = _console()
     with ExitStack() as stack:
         watchers = [*_trackers(track, stack), stack.enter_context(Display(console))]

@@ -1,13 +1,12 @@
 """Compare methods on the same federations: the same partitions, starts, batches and participants for each seed."""
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import tomli_w
 
 from fedgraft import methods
 from fedgraft.core import disk
@@ -22,6 +21,10 @@ from fedgraft.runs.table import Row, Spread, rows
 
 REFERENCES = ("local", "fedavg")
 AGENDA = "agenda.toml"
+GIVEN = (
+    "the comparison in {} was given data, a model or a method from Python; "
+    "call fedgraft.compare as before, with the same out, and it goes on"
+)
 
 
 @dataclass
@@ -63,10 +66,22 @@ def contestants(chosen: Iterable[str | Method]) -> dict[str, Method]:
     members: dict[str, Method] = {}
     for method in (*REFERENCES, *chosen):
         made = methods.parse(method) if isinstance(method, str) else method
-        if made in members.values():
-            continue
-        members[methods.label(made)] = made
+        other = members.setdefault(label := methods.label(made), made)
+        if type(other) is not type(made):
+            raise UserError(f"two methods are called {label!r}; give one of them another name")
     return members
+
+
+def folder_name(label: str, labels: Iterable[str]) -> str:
+    """What the folders of a method's runs are called; no two of ``labels`` have the same."""
+
+    def plain(text: str) -> str:
+        return re.sub(r"[^\w.+=-]+", "-", text)
+
+    name = plain(label)
+    if len(name.encode()) <= 150 and [plain(each) for each in labels].count(name) == 1:
+        return name
+    return f"{name[:40]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ class Agenda:
     members: Mapping[str, Method]
     seeds: tuple[int, ...]
     objects: bool = False
-    """Whether data or a model came from Python: then only Python can go on."""
+    """Whether data, a model or a method came from Python and cannot be found again: then only Python can go on."""
 
     @classmethod
     def read(cls, place: Path, changes: Mapping[str, Any]) -> "Agenda":
@@ -86,6 +101,8 @@ class Agenda:
             raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another comparison")
         written = read(place / AGENDA)
         try:
+            if written["objects"]:
+                raise UserError(GIVEN.format(place))
             members = [methods.make(each["name"], **each["params"]) for each in written["methods"]]
             seeds = tuple(range(written["seed"], written["seed"] + written["seeds"]))
             config = configure(written["config"], changes, {"seed": seeds[0]})
@@ -101,14 +118,14 @@ class Agenda:
             "seed": self.seeds[0],
             "seeds": len(self.seeds),
             "objects": self.objects,
-            "methods": [{"name": each.name, "params": directory.without_none(each.parameters())}
+            "methods": [{"name": methods.named(each), "params": directory.without_none(each.parameters())}
                         for each in self.members.values()],
             "config": directory.without_none(config),
         }  # fmt: skip
 
     def folder(self, place: Path, label: str, seed: int) -> Path:
         """Where a run of the comparison has its directory."""
-        return place / re.sub(r"[^\w.+=-]+", "-", f"{label}-seed{seed}")
+        return place / f"{folder_name(label, self.members)}-seed{seed}"
 
     def left(self, place: Path) -> int:
         """How many runs are not finished yet."""
@@ -128,7 +145,7 @@ class Agenda:
             directory.fresh(place)
         with disk.locked(place):
             if not begun:
-                disk.write(place / AGENDA, tomli_w.dumps(self.facts).encode())
+                disk.write(place / AGENDA, directory.as_toml(self.facts))
             yield
 
 
@@ -163,8 +180,10 @@ def compare(
     if isinstance(model, str):
         settings["model"], model = model, None
     config = config or configure(settings, recipe_name=recipe)
-    objects = federation is not None or model is not None
-    agenda = Agenda(config, contestants(chosen), tuple(range(config.seed, config.seed + seeds)), objects)
+    members = contestants(chosen)
+    found = all(methods.findable(each) for each in members.values())
+    objects = federation is not None or model is not None or not found
+    agenda = Agenda(config, members, tuple(range(config.seed, config.seed + seeds)), objects)
     return _carry_out(agenda, federation, model, watchers, None if out is None else Path(out))
 
 
@@ -175,11 +194,6 @@ def resume(place: str | Path, *, watchers: Sequence[Watcher] = (), **changes: An
     Python goes on when :func:`compare` is called as before, with the same ``out``.
     """
     agenda = Agenda.read(Path(place), changes)
-    if agenda.objects:
-        raise UserError(
-            f"the comparison in {place} was given data or a model from Python; "
-            "call fedgraft.compare as before, with the same out, and it goes on"
-        )
     return _carry_out(agenda, None, None, watchers, Path(place))
 
 

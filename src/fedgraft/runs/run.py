@@ -17,6 +17,7 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Model as LiveModel
+from fedgraft.core.reference import is_reference
 from fedgraft.core.rounds import Engine, Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.core.training import Training
@@ -141,6 +142,7 @@ def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run out, in a fresh directory if one is wanted."""
     if out is None:
         return conduct(run, list(watchers), None, _locally)
+    directory.as_toml(run.config.model_dump())  # what cannot be written is refused before anything is
     run.directory = directory.fresh(out)
     with disk.locked(run.directory):
         directory.sweep(run.directory)
@@ -153,14 +155,15 @@ def resume(
     place: str | Path,
     federation: Federation | None = None,
     *,
+    method: Method | None = None,
     model: Model | None = None,
     watchers: Iterable[Watcher] = (),
     **changes: Any,
 ) -> Run:
     """Go on with a run that was interrupted, from its newest whole checkpoint, to the same bits.
 
-    ``federation`` and ``model`` are needed if the run was given objects of its own. ``changes`` may set what is the
-    machine's and not the run's: ``workers``, ``device``, ``checkpoint_every`` and so on.
+    ``federation``, ``model`` and ``method`` are needed if the run was given objects that no configuration can name.
+    ``changes`` may set what is the machine's and not the run's: ``workers``, ``device``, ``checkpoint_every``, ...
     """
     place = Path(place)
     if surplus := set(changes) - MACHINE:
@@ -178,8 +181,21 @@ def resume(
     written = read_settings(place / "config.toml")
     identity.insist_on_settings(place, written)
     config = configure(written, changes)
-    run = plan(methods.make(config.method, **config.params), federation or setting.federation(config), config, model)
+    made = _found_again(config, place) if method is None else method
+    run = plan(made, federation or setting.federation(config), config, model)
+    if method is not None and config.method.endswith(f":{type(method).__qualname__}"):  # its file may have moved
+        run.config = run.config.model_copy(update={"method": config.method})
     return go_on(run, place, watchers)
+
+
+def _found_again(config: RunConfig, place: Path) -> Method:
+    """Make the method that the configuration of an interrupted run names."""
+    if config.method not in methods.METHODS and not is_reference(config.method):
+        raise UserError(
+            f"the run in {place} had a method of your own, {config.method!r}, that cannot be found again from here; "
+            "give it to fedgraft.resume as method="
+        )
+    return methods.make(config.method, **config.params)
 
 
 def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
@@ -233,7 +249,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
             f"{method.name} does not average what clients send: averaging = {config.training.averaging} means nothing"
         )
     method.setup(spec)  # and let it go: a method that cannot work here says so now
-    known = {"method": method.name, "params": method.parameters(), "model": name, "clients": len(federation)}
+    known = {"method": methods.named(method), "params": method.parameters(), "model": name, "clients": len(federation)}
     if given:
         known |= {"dataset": federation.name, "partition": federation.partition}
     elif federation.partition == OWN:
@@ -319,6 +335,7 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
         "fedgraft": __version__,
         "digest": run.identity.digest,
         "method": run.method.name,
+        "label": methods.label(run.method),
         "params": run.method.parameters(),
         "reconstruction": run.method.reconstruction,
         "headline": run.method.headline,
