@@ -9,6 +9,7 @@ import numpy as np
 
 from fedgraft import methods
 from fedgraft.core.errors import UserError
+from fedgraft.runs.compare import folder_name
 from fedgraft.runs.config import MACHINE, RunConfig, configure, read
 from fedgraft.runs.identity import settings_digest
 from fedgraft.runs.results import read_json, read_observations, read_result
@@ -133,13 +134,14 @@ def _children(folder: Path) -> Iterator[Path]:
         rows = read_json(folder / "comparison.json").get("rows")
         order = [str(row.get("method")) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     runs = sorted(config.parent for config in folder.glob("*/config.toml"))
-    ranks = {run: _rank(read(run / "config.toml"), order) for run in runs}
+    ranks = {run: _rank(run, order) for run in runs}
     yield from sorted(runs, key=lambda run: ranks[run])
 
 
-def _rank(settings: Mapping[str, Any], order: Sequence[str]) -> int:
-    label = _label(str(settings.get("method")), settings.get("params", {}))
-    return order.index(label) if label in order else len(order)
+def _rank(run: Path, order: Sequence[str]) -> int:
+    folders = [folder_name(label, order) for label in order]
+    name = run.name.rpartition("-seed")[0]
+    return folders.index(name) if name in folders else len(order)
 
 
 def read_run(directory: Path) -> Finished:
@@ -155,12 +157,13 @@ def read_run(directory: Path) -> Finished:
         raise OtherSettingsError(f"the result in {directory} was made with other settings than its config.toml has")
     shown = read_observations(directory / "observed.safetensors", config.rounds)
     observed = {name: tensor.numpy() for name, tensor in shown.items()}
-    return Finished(_label(config.method, config.params), config, result, observed, directory)
+    label = result.get("label") or _label(config.method, config.params)
+    return Finished(label, config, result, observed, directory)
 
 
 def _label(name: str, params: Mapping[str, Any]) -> str:
-    """The label of a comparison, also for methods that are not in the registry."""
+    """The label of a registered method. Code of somebody's own is not imported only to read what it left."""
     try:
-        return methods.label(methods.make(name, **params))
+        return methods.label(methods.make(name, **params)) if name in methods.METHODS else name
     except UserError:
         return name

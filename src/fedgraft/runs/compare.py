@@ -1,5 +1,6 @@
 """Compare methods on the same federations: the same partitions, starts, batches and participants for each seed."""
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -7,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 from rich.console import RenderableType
 
 from fedgraft import characters, methods
@@ -24,6 +24,10 @@ from fedgraft.runs.table import Pair, Row, pairs, plain, rows
 REFERENCES = ("local", "fedavg")
 AGENDA = "agenda.toml"
 COMPARISON = "comparison.json"
+GIVEN = (
+    "the comparison in {} was given data, a model or a method from Python; "
+    "call fedgraft.compare as before, with the same out, and it goes on"
+)
 
 
 @dataclass
@@ -98,10 +102,22 @@ def contestants(chosen: str | Method | Iterable[str | Method]) -> dict[str, Meth
         if not isinstance(method, str | Method):
             raise UserError(f"a method is a name, such as 'fedapa:mu=0.3', or an object of its class, not {method!r}")
         made = methods.parse(method) if isinstance(method, str) else method
-        if made in members.values():
-            continue
-        members[methods.label(made)] = made
+        other = members.setdefault(label := methods.label(made), made)
+        if type(other) is not type(made):
+            raise UserError(f"two methods are called {label!r}; give one of them another name")
     return members
+
+
+def folder_name(label: str, labels: Iterable[str]) -> str:
+    """What the folders of a method's runs are called; no two of ``labels`` have the same."""
+
+    def plain(text: str) -> str:
+        return re.sub(r"[^\w.+=-]+", "-", text)
+
+    name = plain(label)
+    if len(name.encode()) <= 150 and [plain(each) for each in labels].count(name) == 1:
+        return name
+    return f"{name[:40]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +128,7 @@ class Agenda:
     members: Mapping[str, Method]
     seeds: tuple[int, ...]
     objects: bool = False
-    """Whether data or a model came from Python: then only Python can go on."""
+    """Whether data, a model or a method came from Python and cannot be found again: then only Python can go on."""
 
     @classmethod
     def read(cls, place: Path, changes: Mapping[str, Any]) -> "Agenda":
@@ -121,6 +137,8 @@ class Agenda:
             raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another comparison")
         written = read(place / AGENDA)
         try:
+            if written["objects"]:
+                raise UserError(GIVEN.format(place))
             members = [methods.make(each["name"], **each["params"]) for each in written["methods"]]
             seeds = tuple(range(written["seed"], written["seed"] + written["seeds"]))
             config = configure(written["config"], changes, {"seed": seeds[0]})
@@ -136,14 +154,14 @@ class Agenda:
             "seed": self.seeds[0],
             "seeds": len(self.seeds),
             "objects": self.objects,
-            "methods": [{"name": each.name, "params": directory.without_none(each.parameters())}
+            "methods": [{"name": methods.named(each), "params": directory.without_none(each.parameters())}
                         for each in self.members.values()],
             "config": directory.without_none(config),
         }  # fmt: skip
 
     def folder(self, place: Path, label: str, seed: int) -> Path:
         """Where a run of the comparison has its directory."""
-        return place / re.sub(r"[^\w.+=-]+", "-", f"{label}-seed{seed}")
+        return place / f"{folder_name(label, self.members)}-seed{seed}"
 
     def left(self, place: Path) -> int:
         """How many runs are not finished yet."""
@@ -159,7 +177,7 @@ class Agenda:
         with disk.locked(place):
             if not begun or self._extends(place):
                 (place / COMPARISON).unlink(missing_ok=True)  # it tells of fewer runs; without it, some are missing
-                disk.write(place / AGENDA, tomli_w.dumps(self.facts).encode())
+                disk.write(place / AGENDA, directory.as_toml(self.facts))
             yield
 
     def _extends(self, place: Path) -> bool:
@@ -225,11 +243,13 @@ def compare(
             "or as objects such as FedAPA(mu=0.3)"
         )
     config = configure(config or {}, settings, recipe_name=recipe)
-    objects = federation is not None or model is not None
+    members = contestants(chosen)
+    found = all(methods.findable(each) for each in members.values())
+    objects = federation is not None or model is not None or not found
     drawn = (lambda _: federation) if isinstance(federation, Federation) else federation
     if drawn is not None and not callable(drawn):
         raise UserError(f"federation is a Federation, or a function that makes one for a seed, not {federation!r}")
-    agenda = Agenda(config, contestants(chosen), tuple(range(config.seed, config.seed + seeds)), objects)
+    agenda = Agenda(config, members, tuple(range(config.seed, config.seed + seeds)), objects)
     place = None if out is None else Path(out)
     left = len(agenda.members) * seeds if place is None else agenda.left(place)
     return watched(
@@ -245,11 +265,6 @@ def resume(place: str | Path, *, watchers: Sequence[Watcher] = (), **changes: An
     Python goes on when :func:`compare` is called as before, with the same ``out``.
     """
     agenda = Agenda.read(Path(place), changes)
-    if agenda.objects:
-        raise UserError(
-            f"the comparison in {place} was given data or a model from Python; "
-            "call fedgraft.compare as before, with the same out, and it goes on"
-        )
     return _carry_out(agenda, None, None, watchers, Path(place))
 
 

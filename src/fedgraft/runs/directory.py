@@ -43,7 +43,17 @@ def _half(path: Path) -> bool:
 
 def write_config(directory: Path, config: RunConfig) -> None:
     """Write the configuration that repeats the run."""
-    disk.write(directory / "config.toml", tomli_w.dumps(without_none(config.model_dump())).encode())
+    disk.write(directory / "config.toml", as_toml(config.model_dump()))
+
+
+def as_toml(settings: Mapping[str, Any]) -> bytes:
+    """Settings as a file has them, if it can."""
+    try:
+        return tomli_w.dumps(without_none(settings)).encode()
+    except TypeError as error:
+        raise UserError(
+            f"a hyper-parameter cannot be written to a file: {error}; a run without `out` writes none"
+        ) from None
 
 
 def without_none(value: Any) -> Any:

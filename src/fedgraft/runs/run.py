@@ -21,6 +21,7 @@ from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Model as LiveModel
+from fedgraft.core.reference import is_reference
 from fedgraft.core.rounds import Engine, Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.core.training import Training
@@ -178,6 +179,7 @@ def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run out, in a fresh directory if one is wanted."""
     if out is None:
         return conduct(run, list(watchers), None, _locally)
+    directory.as_toml(run.config.model_dump())  # what cannot be written is refused before anything is
     run.directory = directory.fresh(out)
     with disk.locked(run.directory):
         directory.sweep(run.directory)
@@ -190,14 +192,15 @@ def resume(
     place: str | Path,
     federation: Federation | None = None,
     *,
+    method: Method | None = None,
     model: Model | None = None,
     watchers: Iterable[Watcher] = (),
     **changes: Any,
 ) -> Run:
     """Go on with a run that was interrupted, from its newest whole checkpoint, to the same bits.
 
-    ``federation`` and ``model`` are needed if the run was given objects of its own. ``changes`` may set what is the
-    machine's and not the run's: ``workers``, ``device``, ``checkpoint_every`` and so on.
+    ``federation``, ``model`` and ``method`` are needed if the run was given objects that no configuration can name.
+    ``changes`` may set what is the machine's and not the run's: ``workers``, ``device``, ``checkpoint_every``, ...
     """
     place = Path(place)
     if surplus := set(changes) - MACHINE:
@@ -218,7 +221,10 @@ def resume(
     config = configure(written, changes)
     if federation is not None:
         setting.insist_on_agreement(config, federation)
-    run = plan(methods.make(config.method, **config.params), federation or setting.federation(config), config, model)
+    made = _found_again(config, place) if method is None else method
+    run = plan(made, federation or setting.federation(config), config, model)
+    if method is not None and config.method.endswith(f":{type(method).__qualname__}"):  # its file may have moved
+        run.config = run.config.model_copy(update={"method": config.method})
     return insist_on_replies(go_on(run, place, watchers))
 
 
@@ -230,6 +236,16 @@ def insist_on_replies(run: Run) -> Run:
     first = f" (the first: {reasons[0]})" if reasons else ""
     where = "" if run.directory is None else f"; the result is in {run.directory}"
     raise UserError(f"the server took no reply in any round{first}, so nobody learned anything from others{where}")
+
+
+def _found_again(config: RunConfig, place: Path) -> Method:
+    """Make the method that the configuration of an interrupted run names."""
+    if config.method not in methods.METHODS and not is_reference(config.method):
+        raise UserError(
+            f"the run in {place} had a method of your own, {config.method!r}, that cannot be found again from here; "
+            "give it to fedgraft.resume as method="
+        )
+    return methods.make(config.method, **config.params)
 
 
 def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
@@ -283,7 +299,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
             f"{method.name} does not average what clients send: averaging = {config.training.averaging} means nothing"
         )
     method.setup(spec)  # and let it go: a method that cannot work here says so now
-    known = {"method": method.name, "params": method.parameters(), "model": name}
+    known = {"method": methods.named(method), "params": method.parameters(), "model": name}
     told = setting.settled(config, federation, given=given).model_copy(update=known)
     return Run(method, federation, told, spec, notes=list(federation.notes))
 
@@ -368,6 +384,7 @@ def _result(run: Run) -> dict[str, Any]:
         "fedgraft": __version__,
         "digest": run.identity.digest,
         "method": run.method.name,
+        "label": methods.label(run.method),
         "params": run.method.parameters(),
         "reconstruction": run.method.reconstruction,
         "headline": run.method.headline,
