@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.flower_support import Federated, agreed, write_sites
 
 from benchmarks.machine import median
 from fedgraft.data.federation import Federation, Site, own_data
@@ -22,6 +21,7 @@ from fedgraft.engines.flower.processes import Deployment
 from fedgraft.engines.flower.server import Rules
 from fedgraft.runs.application import write_app
 from fedgraft.runs.run import run
+from trials.federated import Federated, agreed, write_sites
 
 SETTINGS: dict[str, Any] = {"model": "lenet5", "training": {"lr": 0.01, "epochs": 1, "batch_size": 32}}
 SAMPLES = 64

@@ -23,7 +23,7 @@ from benchmarks import work
 from benchmarks.machine import median
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
-from fedgraft.core.evaluation import BATCH, Scores
+from fedgraft.core.evaluation import BATCH, Kind, Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Spec
@@ -129,6 +129,10 @@ class Watched:
         self.wave = time.perf_counter() - began
         self.jobs = {client: o.seconds for client, o in outcomes.items() if isinstance(o, Outcome)}
         return outcomes
+
+    @property
+    def sets(self) -> Collection[Kind]:
+        return self.engine.sets
 
     def settle(self, accepted: Collection[ClientId]) -> None:
         self.engine.settle(accepted)

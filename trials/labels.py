@@ -26,7 +26,7 @@ PARTITIONS = ("dirichlet:0.1", "dirichlet:0.5", "pathological:2")
 
 
 def guessed(run: Run, client: int, upload: torch.Tensor) -> np.ndarray:
-    """Guess how many samples of each class a client has, from settings, first weights and upload: what a server knows."""
+    """Guess how many samples of each class a client has, from the settings, the first weights and its upload."""
     spec = run.spec
     first, layout = spec.initial(client), spec.layout(client)
     bias = next(slot for slot in layout.slots if slot.part == "head" and slot.shape == (spec.classes,))

@@ -38,6 +38,8 @@ CONTRACTS = {
     "contract 4": ["tests/core/test_contracts.py", "tests/core/test_message.py"],
     "contract 8": ["tests/core/test_contracts.py", "tests/core/test_message.py", "tests/core/test_boundary.py"],
     "bank": ["tests/core/test_bank.py"],
+    "data": ["tests/data/test_federation.py", "tests/data/test_sites.py"],
+    "settings": ["tests/runs/test_settings.py"],
     "simplex": ["tests/core/test_simplex.py"],
     "statistics": ["tests/test_statistics.py", "tests/report/test_comparison.py"],
     "training": ["tests/core/test_training.py", "tests/core/test_steps.py"],

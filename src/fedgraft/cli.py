@@ -103,7 +103,7 @@ def run(
     layers = [read(config) if config else {}, settings]
     if method is not None:
         name, params = methods.split(method)
-        layers.append({"method": name, "params": params})
+        layers.append({"method": name, **({"params": params} if params else {})})
     elif "method" not in layers[0]:
         raise UserError("name a method, such as `fedgraft run fedapa`; `fedgraft methods` lists them")
     if set_:
@@ -457,14 +457,18 @@ def _show(done: Any, as_json: bool) -> None:
 
 
 def _show_comparison(done: Any, directory: Path, as_json: bool, point: At) -> None:
-    """Print what a comparison gave."""
+    """Print what a comparison gave; one that has a run in which no reply was taken is no success."""
     from fedgraft.report.comparison import view
+    from fedgraft.runs.run import insist_on_replies
 
     if as_json:
         typer.echo(json.dumps(done.to_json(point)))
     else:
         _console(stderr=False).print(view(done, point))
         typer.echo(f"comparison directory: {directory}")
+    for each in done.runs.values():
+        for run in each:
+            insist_on_replies(run)
 
 
 def _trackers(kinds: Sequence[str] | None, stack: ExitStack) -> list[Any]:

@@ -149,7 +149,10 @@ def _best(found: Mapping[str, Any] | None) -> str:
 
 def _remarks(result: Mapping[str, Any], row: Row) -> Iterator[str]:
     """What is below the table of a run."""
-    yield f"accuracy in %; best is chosen on {result['best']['chosen_on']} data, each column for itself"
+    if result["last"].get("round") is None:
+        yield "no client's model could be tested in any round"
+    else:
+        yield f"accuracy in %; best is chosen on {result['best']['chosen_on']} data, each column for itself"
     traffic = f"{result['bytes_up_per_client']:,.0f} bytes up, {result['bytes_down_per_client']:,.0f} down"
     per_round = result.get("seconds_per_round")
     lasted = f"{result['seconds']:.1f} s" + ("" if per_round is None else f", {per_round:.3g} s per round")
@@ -158,7 +161,7 @@ def _remarks(result: Mapping[str, Any], row: Row) -> Iterator[str]:
         yield "all data: mean over clients on the test samples of all, last and in the best round"
     yield from about_clients(row)
     if row.refused:
-        yield f"{row.refused} replies refused"
+        yield f"{row.refused} replies refused" + (", and none taken in any round" if row.unheard else "")
 
 
 def facts_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:

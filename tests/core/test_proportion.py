@@ -150,3 +150,17 @@ def test_an_outlier_leaves_the_same_bits_as_an_absent_client(fed: Federation) ->
     assert torch.equal(*servers)
     _, alone, _ = simulate(FedAvg(), fed, spec)
     assert not torch.equal(servers[0], alone["weights/0"])
+
+
+def test_statistics_of_batchnorm_have_more_room_and_are_bounded_all_the_same(fed: Federation) -> None:
+    """An honest last layer's variance went from 1 to 230 in a round; a million is nobody's."""
+    spec = specification(fed, norm=True)
+    method = FedAvg()
+    sent = {client: method.send(method.setup(spec), client) for client in range(4)}
+
+    def excess(variance: float) -> float:
+        replies = {client: Message(weights=message["weights"] + 0.1) for client, message in sent.items()}
+        replies[2]["weights"][-1] = variance
+        return excesses(spec, sent, replies)[2]["weights"]
+
+    assert excess(230.0) < 10 < excess(1e6)

@@ -16,6 +16,7 @@ from conftest import blobs, simulate, specification
 from torch import Tensor
 
 from fedgraft.core.client import Client
+from fedgraft.core.errors import UserError
 from fedgraft.core.message import Message
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.data.federation import Federation
@@ -218,3 +219,66 @@ def test_everyone_is_tested_on_all_test_samples(fed: Federation) -> None:
         scores = engine.evaluate(0, {c: method.send(server, c) for c in range(4)})
     assert {s.everyone["received"].total for s in scores.values() if s.everyone} == {40}
     assert len({s.everyone["received"].correct for s in scores.values() if s.everyone}) == 1, "one global model"
+
+
+def test_a_deadline_holds_with_one_worker_too(fed: Federation, tmp_path: Path) -> None:
+    _, whole, _ = simulate(FedAvg(), fed, specification(fed))
+    done, server, _ = simulate(
+        Shaky(trace=str(tmp_path / "tried"), how="hang"),
+        fed,
+        specification(fed),
+        workers=1,
+        faults=Faults(deadline=5.0),
+    )
+    assert torch.equal(server["weights/0"], whole["weights/0"])
+    assert not any(this.refused for this in done)
+    assert not multiprocessing.active_children()
+
+
+def test_a_deadline_needs_a_process_that_can_be_ended(fed: Federation) -> None:
+    with pytest.raises(UserError, match="a deadline needs a worker process, and clients on meta train in this one"):
+        LocalEngine(FedAvg(), specification(fed), fed.clients, device="meta", faults=Faults(deadline=5.0))
+
+
+@dataclass(frozen=True)
+class Suspended(FedAvg):
+    """Client 2's worker is stopped from outside, the first time it is tried."""
+
+    trace: str = ""
+
+    def fit(self, client: Client, received: Tensor) -> Tensor:
+        if client.id == 2 and client.round == 0 and not Path(self.trace).exists():
+            Path(self.trace).touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().fit(client, received)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="what a process computes is read from /proc")
+def test_a_worker_that_was_suspended_is_replaced_without_a_deadline(fed: Federation, tmp_path: Path) -> None:
+    _, whole, _ = simulate(FedAvg(), fed, specification(fed))
+    method = Suspended(trace=str(tmp_path / "stopped"))
+    done, server, _ = simulate(method, fed, specification(fed), workers=2, faults=Faults(idle=3.0))
+    assert torch.equal(server["weights/0"], whole["weights/0"])
+    assert not any(this.refused for this in done)
+    for_good = Suspended(trace=str(tmp_path / "again"))
+    done, _, _ = simulate(
+        for_good, fed, specification(fed, rounds=1), workers=2, faults=Faults(retries=0, then="absent", idle=3.0)
+    )
+    assert "its worker process did nothing for 3 s: it hangs, or was suspended" in done[0].refused[0].reason
+    assert not multiprocessing.active_children()
+
+
+@dataclass(frozen=True)
+class Slow(FedAvg):
+    """Client 2 computes for longer than an idle worker would be given."""
+
+    def fit(self, client: Client, received: Tensor) -> Tensor:
+        end = time.process_time() + (1.5 if client.id == 2 else 0)
+        while time.process_time() < end:
+            pass
+        return super().fit(client, received)
+
+
+def test_a_worker_that_computes_for_long_is_left_alone(fed: Federation) -> None:
+    done, _, _ = simulate(Slow(), fed, specification(fed, rounds=1), workers=2, faults=Faults(retries=0, idle=0.5))
+    assert not done[0].refused

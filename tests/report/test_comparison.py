@@ -151,6 +151,8 @@ def test_clients_with_the_same_data_in_all_seeds_count_once() -> None:
 
     assert effective(same=True) == CLIENTS
     assert effective(same=False) == 2 * CLIENTS
+    assert "bootstrap over clients\n" in text(view(study(over_seeds(same=True))))
+    assert "bootstrap over seeds and clients\n" in text(view(study(over_seeds(same=False))))
     one_digest = over_seeds(same=False)
     for each in chain(*one_digest.values()):
         each["digest"] = {"data": "abc"}

@@ -93,7 +93,10 @@ def _cut(path: Path) -> None:
     [
         (lambda run: _cut(run / "result.json"), "result.json is damaged"),
         (lambda run: (run / "result.json").write_text("[]"), "does not hold a JSON object"),
-        (lambda run: (run / "result.json").write_text(json.dumps({"seed": 0})), "is not the result of a run: it lacks"),
+        (
+            lambda run: (run / "result.json").write_text(json.dumps({"seed": 0})),
+            "is damaged: it lacks best, bytes_down_per_client",
+        ),
         (lambda run: (run / "config.toml").write_text("rounds = ["), "not a readable configuration file"),
         (lambda run: (run / "config.toml").write_text("warp = 9"), "cannot be read: there is no setting 'warp'"),
         (lambda run: _cut(run / "observed.safetensors"), "observed.safetensors is damaged"),

@@ -77,6 +77,17 @@ def test_a_resumed_run_ends_in_the_same_bits(fed: Federation, tmp_path: Path, me
     assert [r["round"] for r in written["rounds"]] == [1, 2, 3, 4, 5]
 
 
+def test_the_seconds_of_all_sessions_add_up(fed: Federation, tmp_path: Path) -> None:
+    place = interrupted(fed, tmp_path / "torn", "fedapa")
+    before = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    resumed = fg.resume(place, fed, model=small_network(), workers=1)
+    spent = [record["seconds"] + record["evaluation_seconds"] for record in resumed.records]
+    assert [record["seconds"] for record in resumed.records[: len(before)]] == [each["seconds"] for each in before]
+    assert resumed.result["seconds"] == pytest.approx(sum(spent), abs=1e-3)
+    assert resumed.result["seconds_per_round"] == pytest.approx(sum(spent) / 5, abs=1e-3)
+    assert f"{resumed.result['seconds_per_round']:.3g} s per round" in " ".join(str(resumed).split())
+
+
 def test_the_last_two_are_kept(fed: Federation, tmp_path: Path) -> None:
     place = interrupted(fed, tmp_path / "run", after=4)
     assert sorted(p.name for p in (place / "checkpoints").iterdir()) == ["round-000003", "round-000004", "rounds.log"]

@@ -20,7 +20,7 @@ from fedgraft.runs.compare import Comparison
 from fedgraft.runs.run import Run
 
 SETTINGS: dict[str, Any] = {"rounds": 3, "lr": 0.1, "batch_size": 8, "workers": 1, "checkpoint_every": 1}
-MAY_DIFFER = {"seconds", "server_seconds", "evaluation_seconds", "workers"}
+MAY_DIFFER = {"seconds", "seconds_per_round", "server_seconds", "evaluation_seconds", "workers"}
 
 
 class Interrupt:
@@ -109,7 +109,8 @@ def test_other_settings_are_another_comparison(tmp_path: Path) -> None:
     before = {file: file.read_bytes() for file in (tmp_path / "torn").rglob("*") if file.is_file()}
     for change, difference in (
         ({"lr": 0.2}, "lr is 0.1 there and 0.2 here"),
-        ({"seeds": 3}, "seeds is 2 there and 3 here"),
+        ({"seeds": 1}, "seeds is 2 there and 1 here"),
+        ({"seeds": 3, "lr": 0.2}, "lr is 0.1 there and 0.2 here, seeds is 2 there and 3 here"),
         ({"seed": 1}, "seed is 0 there and 1 here"),
         ({"rounds": 4}, "rounds is 3 there and 4 here"),
     ):
@@ -124,10 +125,58 @@ def test_other_settings_are_another_comparison(tmp_path: Path) -> None:
         compared(tmp_path / "torn")
 
 
+def test_one_more_method_and_one_more_seed_extend_a_comparison(tmp_path: Path) -> None:
+    settings = SETTINGS | {"federation": lambda seed: blobs(seed=seed), "model": small_network()}
+    fg.compare(["fedper", "fedapa"], seeds=2, out=tmp_path / "whole", **settings)
+    fg.compare("fedapa", seeds=1, out=tmp_path / "grown", **settings)
+    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "grown").glob("*/result.json")}
+    torn = Interrupt(after=5)
+    with pytest.raises(KeyboardInterrupt):
+        fg.compare(["fedper", "fedapa"], seeds=2, out=tmp_path / "grown", watchers=[torn], **settings)
+    assert torn.seen[:4] == [("fedper", 0, 0), ("fedper", 0, 1), ("fedper", 0, 2), ("local", 1, 0)]
+    assert not (tmp_path / "grown" / "comparison.json").exists(), "it would pass for complete"
+    with pytest.raises(UserError, match="seeds is 2 there and 1 here"):
+        fg.compare("fedapa", seeds=1, out=tmp_path / "grown", **settings)
+    grown = fg.compare(["fedper", "fedapa"], seeds=2, out=tmp_path / "grown", **settings)
+    assert [row.method for row in grown.rows()] == ["local", "fedavg", "fedper", "fedapa"]
+    assert kept == {file: file.stat().st_mtime_ns for file in kept}, "finished runs are kept"
+    assert bits(tmp_path / "grown") == bits(tmp_path / "whole")
+    with pytest.raises(UserError, match="nothing left to do"):
+        fg.compare(["fedper", "fedapa"], seeds=2, out=tmp_path / "grown", **settings)
+    with pytest.raises(UserError, match=r"holds another comparison \(methods differ\)"):
+        fg.compare(["ditto"], seeds=2, out=tmp_path / "grown", **settings)
+
+
+def test_one_method_and_one_federation_are_taken_as_they_are() -> None:
+    fed = blobs()
+    settings = {"seeds": 2, "rounds": 1, "workers": 1, "model": small_network()}
+    alone = fg.compare(federation=fed, **settings)
+    assert list(alone.runs) == ["local", "fedavg"]
+    assert [run.federation for run in alone.runs["local"]] == [fed, fed]
+    assert list(fg.compare("fedper", federation=fed, **settings).runs) == ["local", "fedavg", "fedper"]
+    assert list(fg.compare(fg.FedPer(), federation=fed, **settings).runs) == ["local", "fedavg", "fedper"]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"chosen": 7}, "name methods to compare"),
+        ({"chosen": [fg.FedPer]}, "a method is a name, such as 'fedapa:mu=0.3', or an object"),
+        ({"chosen": [blobs()]}, "a method is a name"),
+        ({"federation": [1, 2]}, "federation is a Federation, or a function"),
+        ({"federation": lambda seed: None}, "made no Federation"),
+        ({"seeds": "3"}, "at least one seed, not '3'"),
+    ],
+)
+def test_what_is_no_method_and_no_federation_is_a_sentence(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        fg.compare(**given)
+
+
 def test_what_cannot_go_on_is_said(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path / "torn", Interrupt(4))
-    with pytest.raises(UserError, match="was given data or a model from Python"):
+    with pytest.raises(UserError, match="was given data, a model or a method from Python"):
         comparisons.resume(tmp_path / "torn")
     with pytest.raises(UserError, match="cannot change lr"):
         comparisons.resume(tmp_path / "torn", lr=1.0)
@@ -144,7 +193,9 @@ def test_what_cannot_go_on_is_said(tmp_path: Path) -> None:
 def test_other_data_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path / "torn", Interrupt(4))
-    with pytest.raises(UserError, match=r"had other data: its clients had \[20, 13, 31, 8\] samples"):
+    with pytest.raises(
+        UserError, match=r"had other data: client 0 had 20 training samples and has 9 \(and those of 3 more"
+    ):
         fg.compare(["fedapa"], seeds=2, federation=lambda seed: blobs((9, 9, 9, 9)), model=small_network(),
                    out=tmp_path / "torn", **SETTINGS)  # fmt: skip
 

@@ -56,6 +56,7 @@ def test_a_run_directory_tells_everything(fed: Federation, tmp_path: Path) -> No
     assert run.directory == tmp_path / "run"
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
         ".lock", "checkpoints", "config.toml", "metrics.jsonl", "observed.safetensors", "result.json",
+        "run.json",
     ]  # fmt: skip
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     keys = "method params dataset partition clients model seed rounds best last"

@@ -53,5 +53,5 @@ def test_a_run_that_died_before_it_had_a_configuration_can_begin_again(tmp_path:
     (tmp_path / "config.toml1234.part").write_text("meth")
     fg.run(**{**crash.settings("local"), "rounds": 1}, workers=1, out=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        ".lock", "checkpoints", "config.toml", "metrics.jsonl", "result.json"
+        ".lock", "checkpoints", "config.toml", "metrics.jsonl", "result.json", "run.json"
     ]  # fmt: skip

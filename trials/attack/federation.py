@@ -1,15 +1,22 @@
 """Attacks on a federation on Flower: on its server from outside, and by a site that takes part."""
 
+import contextlib
 import http.client
-import os
+import io
+import json
+import logging
 import shutil
 import ssl
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Error, Message, MetricRecord
 
 from fedgraft.core.errors import UserError
 from fedgraft.engines.flower import certificates
@@ -17,7 +24,10 @@ from fedgraft.engines.flower.processes import HOST, Deployment, Process, free_po
 from fedgraft.runs.application import write_kit
 from fedgraft.runs.charter import charter
 from fedgraft.runs.deployed import largest_reply
+from fedgraft.runs.run import Run
 from trials.attack import BreachError, attack
+from trials.federated import Federated, Handler
+from trials.fuzz.federation import small_federation
 
 PUSH = "/v1/fleet/push-object"
 MEGABYTE = 10**6
@@ -106,8 +116,6 @@ def gated(folder: Path, sites: Sequence[str] = ("a", "b"), *, model: str = "line
     body = int(text.partition("client_max_body_size ")[2].partition(";")[0])
     with Deployment(folder / "flower", kit / "certificates") as flower:
         text = text.replace(f"127.0.0.1:{port + 1}", flower.address).replace(f"listen {port}", f"listen {HOST}:{port}")
-        if os.geteuid() == 0:  # nginx would hand its work to a user who may not look into this folder
-            text = f"user root;\n{text}"
         (kit / "gate.conf").write_text(text, "utf-8")
         superlink = flower.superlink()
         gate = flower.start("gate", program, "-p", str(kit), "-c", "gate.conf")
@@ -140,3 +148,100 @@ def many_requests(folder: Path, _: Random) -> str:
         if most - before > 4 * ROOM:
             raise BreachError(f"the SuperLink grew by {(most - before) / MEGABYTE:.0f} MB")
     return "refused"
+
+
+# ---- by a site that takes part, in this process over Flower's own wire format
+
+
+def _served(federated: Federated) -> tuple[Run, str]:
+    """Do the run; return it with what the server said. What the sites write into their own logs is left out."""
+    said = io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stdout(said):
+            done: Run = federated.serve()
+        return done, said.getvalue()
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _meddled(
+    folder: Path, change: Callable[[Message], None], kind: str, number: int | None
+) -> tuple[dict[str, Any], str]:
+    """Let site b change its answers of a kind, of one round or of every round; return the result and what was said."""
+    federated = Federated(folder, small_federation(), {"method": "scaffold", "model": "mlp:5", "rounds": 3})
+
+    def meddle(message: Message, app: Handler, context: Context) -> list[Message]:
+        reply = app(message, context)
+        if message.metadata.message_type == kind and number in (None, message.content["tag"]["round"]):
+            change(reply)
+        return [reply]
+
+    federated.node("b").meddle = meddle
+    _, said = _served(federated)
+    return json.loads((folder / "run" / "result.json").read_text("utf-8")), said
+
+
+@attack("test figures that were not agreed", "refused, named and counted; the result is written")
+def strange_figures(folder: Path, rng: Random) -> str:
+    surplus, total = rng.choice(["validation", "everyone", "", "test/received"]), rng.choice([0, -1, 7, 10**12, 2**62])
+
+    def change(reply: Message) -> None:
+        figures = dict(reply.content["figures"])
+        if surplus:
+            figures |= {name.replace("test", surplus, 1): value for name, value in figures.items()}
+        else:
+            figures |= {name: total for name in figures if name.endswith("total")}
+        reply.content["figures"] = MetricRecord(figures)
+
+    number = rng.choice([0, 1, 2, None])
+    result, said = _meddled(folder, change, "evaluate", number)
+    hit = [(record["round"], each["client"]) for record in result["rounds"] for each in record["refused"]]
+    expected = [(each + 1, 1) for each in range(3) if number in (each, None)]
+    if hit != expected:
+        raise BreachError(f"refused were {hit}, expected {expected}")
+    if "site b was not tested" not in said:
+        raise BreachError("the operator was not told")
+    return "refused, and the run has its result"
+
+
+@attack("50 MB of forged lines as an error", "one short line; the result stays small")
+def forged_lines(folder: Path, rng: Random) -> str:
+    end = rng.choice(["\n", "\r", "\u2028", "\x85", "\x1b[2J\n"])
+    text = f"no{end}fedgraft: done: 0 refusals; the result is in /srv" + "x" * 50_000_000
+
+    federated = Federated(folder, small_federation(), {"method": "fedavg", "model": "mlp:5", "rounds": 2})
+
+    def meddle(message: Message, app: Handler, context: Context) -> list[Message]:
+        if message.metadata.message_type != "train":
+            return [app(message, context)]
+        return [Message(Error(1, text), reply_to=message)]
+
+    federated.node("b").meddle = meddle
+    _, said = _served(federated)
+    if any(not line.isprintable() or line.startswith("fedgraft: done: 0") for line in said.splitlines()):
+        raise BreachError("a line was forged")
+    size = sum(file.stat().st_size for file in (folder / "run").glob("*.json*"))
+    if size > 100_000:
+        raise BreachError(f"the records have {size:,} bytes")
+    return "cut and escaped"
+
+
+@attack("data that shrink in the middle of a run", "noticed in the next round, and named")
+def shrinking_data(folder: Path, rng: Random) -> str:
+    kept, number = rng.choice([1, 2, 4]), rng.choice([1, 2])
+    federated = Federated(folder, small_federation(), {"method": "fedavg", "model": "mlp:5", "rounds": 3})
+    path = folder / "sites" / "b.npz"
+
+    def meddle(message: Message, app: Handler, context: Context) -> list[Message]:
+        if message.metadata.message_type == "train" and message.content["tag"]["round"] == number:
+            held = dict(np.load(path))
+            np.savez(path, **{name: each[:kept] if "train" in name else each for name, each in held.items()})
+        return [app(message, context)]
+
+    federated.node("b").meddle = meddle
+    done, _ = _served(federated)
+    reasons = [each["reason"] for record in done.records[number:] for each in record["refused"]]
+    if len(reasons) != 3 - number or any(f"was trained on {kept} samples; the site had 5" not in r for r in reasons):
+        raise BreachError(f"refused was {reasons}")
+    return "refused from then on"

@@ -129,6 +129,6 @@ def model(folder: Path, rng: Random) -> str:
                                    "    from torch import nn\n    return nn.Linear(4, 3)\n")  # fmt: skip
     (folder / "ends.py").write_text("raise SystemExit(7)\n")
     inside = [f"{folder}/{name}" for name in ("net.py:word", "net.py:none", "net.py:narrow", "ends.py:x", "no.py:x")]
-    text = rng.choice(["..:x", ".:x", "/:x", "os:getcwd", "builtins:print", f"{'m' * 300}.py:f", *inside])
+    text = rng.choice(["..:x", ".:x", "/:x", "os:getcwd", "builtins:len", f"{'m' * 300}.py:f", *inside])
     fed = own_data([site(rng), site(rng)])
     return refused(lambda: architectures(configure({"model": text}), fed, None))

@@ -26,8 +26,10 @@ def write(path: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, IsADirectoryError):
+            raise UserError(f"{path} is a folder where a file belongs; take it away") from None
         raise
     flush_folder(path.parent)
 

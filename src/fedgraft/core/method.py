@@ -155,8 +155,9 @@ class Method:
         return ()
 
     def parameters(self) -> dict[str, Any]:
-        """The hyper-parameters by name."""
-        return dataclasses.asdict(self)
+        """The hyper-parameters by name, also those that a method of one's own keeps without declaring them."""
+        declared = dataclasses.asdict(self)
+        return declared | {name: value for name, value in vars(self).items() if name not in declared}
 
 
 def average(spec: Spec, inbox: Inbox, entry: str = "weights", *, uniform: bool = False) -> Tensor:

@@ -4,6 +4,9 @@ An entry that was sent as well, as weights are, counts by how far it lies from w
 is in proportion to the larger of two things: the median of its kind over the wave, and three tenths of the norm of what
 was sent (of the first weights, if nothing like it was). Fewer than three replies have no median that one of them could
 not choose; they are measured by what was sent alone. Numbers without dimensions are left to the method's own bounds.
+
+Statistics of BatchNorm travel behind the parameters and are measured by themselves, with more room: they have the scale
+of the activations, which an honest client's last layers may carry a hundred times away in one round.
 """
 
 import math
@@ -15,10 +18,12 @@ from torch import Tensor
 from fedgraft.core.client import ClientId
 from fedgraft.core.message import Message
 from fedgraft.core.method import Spec
+from fedgraft.core.model import Part
 
 SLACK = 0.3
 """Share of the norm of what was sent by which a reply may always differ from it, whatever the others do."""
 CROWD = 3
+ROOM_FOR_STATISTICS = 100.0
 
 
 def excesses(
@@ -29,30 +34,55 @@ def excesses(
     names = {name for reply in replies.values() for name, entry in reply.items() if _counts(entry)}
     for name in sorted(names):
         there = {client: reply[name] for client, reply in replies.items() if name in reply}
-        sizes = {client: _size(entry, sent[client].get(name)) for client, entry in there.items()}
-        usual = _low_median(list(sizes.values())) if len(sizes) >= CROWD else None
-        for client, size in sizes.items():
-            scale = _scale(spec, client, sent[client], name, there[client])
-            bound = scale if usual is None else max(usual, SLACK * scale)
-            found[client][name] = size / bound if bound else (math.inf if size else 0.0)
+        cuts = {client: _statistics(spec, client, entry) for client, entry in there.items()}
+        parameters = _excess(spec, sent, name, {c: (entry, slice(0, cuts[c])) for c, entry in there.items()})
+        behind = {c: (entry, slice(cuts[c], None)) for c, entry in there.items() if cuts[c] < entry.shape[-1]}
+        statistics = _excess(spec, sent, name, behind)
+        for client, excess in parameters.items():
+            found[client][name] = max(excess, statistics.get(client, 0.0) / ROOM_FOR_STATISTICS)
     return found
+
+
+def _excess(
+    spec: Spec, sent: Mapping[ClientId, Message], name: str, parts: Mapping[ClientId, tuple[Tensor, slice]]
+) -> dict[ClientId, float]:
+    """Measure one part of an entry of all replies."""
+    was = {client: sent[client].get(name) for client in parts}
+    sizes = {client: _size(entry, was[client], part) for client, (entry, part) in parts.items()}
+    usual = _low_median(list(sizes.values())) if len(sizes) >= CROWD else None
+    found = {}
+    for client, (entry, part) in parts.items():
+        scale = _scale(spec, client, sent[client], was[client], entry, part)
+        bound = scale if usual is None else max(usual, SLACK * scale)
+        found[client] = sizes[client] / bound if bound else (math.inf if sizes[client] else 0.0)
+    return found
+
+
+def _statistics(spec: Spec, client: ClientId, entry: Tensor) -> int:
+    """Where the statistics of BatchNorm begin in an entry that is a part of the network; its end, if it has none."""
+    layout, policy = spec.layout(client), spec.settings.buffers
+    shared: tuple[Part, ...] = ("all", "extractor", "head")
+    for part in shared:
+        if entry.dim() == 1 and len(entry) == layout.width(part, policy):
+            span = layout.span(part)
+            return int(span.stop - span.start)
+    return entry.shape[-1]
 
 
 def _counts(entry: Tensor) -> bool:
     return entry.is_floating_point() and entry.dim() > 0
 
 
-def _size(entry: Tensor, was: Tensor | None) -> float:
+def _size(entry: Tensor, was: Tensor | None, part: slice) -> float:
     exact = torch.promote_types(entry.dtype, torch.float32)  # halves overflow
     if was is None or was.shape != entry.shape:
-        return _norm(entry.to(exact))
-    return _norm(entry.to(exact) - was.to(exact))
+        return _norm(entry[..., part].to(exact))
+    return _norm(entry[..., part].to(exact) - was[..., part].to(exact))
 
 
-def _scale(spec: Spec, client: ClientId, sent: Message, name: str, entry: Tensor) -> float:
+def _scale(spec: Spec, client: ClientId, sent: Message, was: Tensor | None, entry: Tensor, part: slice) -> float:
     """The norm of what was sent under this name, or else of the largest thing sent and of the first weights."""
-    was = sent.get(name)
-    if was is not None and was.shape == entry.shape and (norm := _norm(was)) > 0:
+    if was is not None and was.shape == entry.shape and (norm := _norm(was[..., part])) > 0:
         return norm
     return max([spec.first_norms[spec.assignment[client]], *(_norm(each) for each in sent.values() if _counts(each))])
 

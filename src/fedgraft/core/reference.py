@@ -21,6 +21,12 @@ def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
+def split(text: str) -> tuple[str, str] | None:
+    """Part a reference from what is behind a further colon: ``./my.py:Mine:beta=0.5``."""
+    match = re.fullmatch(rf"(?P<reference>{_REFERENCE.pattern})(:(?P<rest>.*))?", text)
+    return None if match is None else (match["reference"], match["rest"] or "")
+
+
 def resolve(text: str, kind: str) -> object:
     """Import what ``text`` refers to, which is to be a ``kind``; paths and modules are looked for from here."""
     match = _REFERENCE.fullmatch(text)

@@ -85,6 +85,8 @@ class Round:
     number: int
     participants: tuple[ClientId, ...] = ()
     refused: list[Refusal] = field(default_factory=list)
+    accepted: int = 0
+    """How many replies the server took."""
     bytes_up: int = 0
     bytes_down: int = 0
     messages_up: int = 0
@@ -166,6 +168,7 @@ def _serve(
     accepted = _accepted(method, server, seen, outcomes, this)
     inbox = {client: outcome.reply.copy() for client, outcome in accepted.items()}
     losses += [(o.loss, server.spec.samples[client]) for client, o in accepted.items() if math.isfinite(o.loss)]
+    this.accepted += len(inbox)
     engine.settle(inbox.keys())
     if inbox:
         method.merge(server, inbox)

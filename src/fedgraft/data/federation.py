@@ -3,6 +3,7 @@
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ from fedgraft.core.samples import ClientData, Preparation, Samples
 from fedgraft.data.datasets import Dataset, is_path, lies_at_sites, load, read_npz
 from fedgraft.data.datasets.dataset import ARRAYS, Constants, class_count, pixel_constants, sound
 from fedgraft.data.datasets.formats import Array, Arrays
+from fedgraft.data.digest import Fingerprint, fingerprint
 from fedgraft.data.partition import Partition, Scheme, parse
 
 Normalisation = Literal["half", "standard"]
@@ -75,6 +77,11 @@ class Federation:
     def samples(self) -> tuple[int, ...]:
         """Training samples of each client."""
         return tuple(len(client.train) for client in self.clients)
+
+    @cached_property
+    def fingerprints(self) -> tuple[Fingerprint, ...]:
+        """What tells the data of each client from any other."""
+        return tuple(fingerprint(client) for client in self.clients)
 
     def everyone(self) -> Samples:
         """The test samples of all clients together: what no single client's model was made for."""

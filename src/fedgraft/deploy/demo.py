@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgraft.core.errors import UserError
+from fedgraft.core.evaluation import POINTS
 from fedgraft.data.datasets import Dataset, load
 from fedgraft.data.partition import parse
 from fedgraft.engines.flower import certificates
@@ -27,6 +28,7 @@ from fedgraft.runs import directory
 from fedgraft.runs.application import write_app
 from fedgraft.runs.charter import Charter, charter
 from fedgraft.runs.deployed import planned
+from fedgraft.runs.table import last_accuracies
 from fedgraft.terminal import facts_table
 
 Say = Callable[[str], None]
@@ -138,14 +140,14 @@ def _telling(console: Console) -> Iterator[Say]:
 def _table(reading: Reading, names: Sequence[str]) -> Table:
     """What each site's own model gets right of the site's own test samples."""
     result = reading.runs[0].result
-    last, samples = result["rounds"][-1], result["samples"]
+    samples = result["samples"]
 
     def row(site: str, count: int, received: float | None, trained: float | None) -> dict[str, str]:
         shown = ("" if share is None else f"{100 * share:.1f}" for share in (received, trained))
         return dict(zip(("site", "samples", "received", "trained"), (site, f"{count:,}", *shown), strict=True))
 
-    own = zip(names, samples, *(last[point]["per_client"] for point in ("received", "trained")), strict=True)
+    own = zip(names, samples, *(last_accuracies(result, point) for point in POINTS), strict=True)
     rows = [row(*each) for each in own]
-    rows.append(row("all, pooled", sum(samples), *(last[point]["pooled"] for point in ("received", "trained"))))
+    rows.append(row("all, pooled", sum(samples), *(result["last"][point]["pooled"] for point in POINTS)))
     headings = {"site": "site", "samples": "training samples", "received": "received %", "trained": "trained %"}
     return facts_table(rows, headings)

@@ -1,7 +1,10 @@
 """A site's own model, at the site: where training left it, and as a network that is ready for use."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -29,14 +32,27 @@ def load_model(path: str | Path) -> nn.Module:
     facts = _facts(Path(path))
     try:
         shape = tuple(int(size) for size in facts["input"].split(","))
-        network = models.build(facts["model"], shape, int(facts["outputs"]))
+        described = partial(models.build, facts["model"], shape, int(facts["outputs"]))
+        told = _shapes(described)
     except (KeyError, ValueError):
         raise UserError(
             f"{path} was trained with a network of your own: build it and use load_state_dict(load_file({str(path)!r}))"
         ) from None
     with safe_open(path, "pt") as held:
+        if not told or told != {name: held.get_slice(name).get_shape() for name in held.keys()}:  # noqa: SIM118 - not a mapping
+            raise UserError(f"{path} is damaged: it describes another network than it holds")
+        network = described()
         network.load_state_dict({name: held.get_tensor(name) for name in held.keys()})  # noqa: SIM118 - not a mapping
     return network.eval()
+
+
+def _shapes(described: Callable[[], nn.Module]) -> dict[str, list[int]]:
+    """The shapes of a network's tensors, for which no memory is taken."""
+    try:
+        with torch.device("meta"):
+            return {name: list(tensor.shape) for name, tensor in described().state_dict().items()}
+    except (RuntimeError, OverflowError, TypeError):  # sizes that no network has
+        return {}
 
 
 def _facts(path: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
 
@@ -31,6 +32,9 @@ from fedgraft.core.state import State
 from fedgraft.engines.mailbox import Mailbox, shared_memory
 from fedgraft.engines.workshop import Done, Job, Workshop, first_states, own_random_state
 
+GLANCE = 0.2
+"""Seconds between two looks at workers that are busy."""
+
 
 class ClientError(RuntimeError):
     """A client's half of the method raised, or its worker died."""
@@ -38,11 +42,15 @@ class ClientError(RuntimeError):
 
 @dataclass(frozen=True)
 class Faults:
-    """What to do about a client that raises, whose worker dies, or that takes too long."""
+    """What to do about a client that raises, whose worker dies, or that takes too long.
+
+    A worker that has computed for less than a thousandth of ``idle`` seconds hangs, or was suspended: it is replaced.
+    """
 
     retries: int = 1
     then: Literal["stop", "absent"] = "stop"
     deadline: float | None = None
+    idle: float = 600.0
 
 
 class LocalEngine:
@@ -68,7 +76,12 @@ class LocalEngine:
             "test": True, "validation": any(len(each.validation) for each in data), "everyone": everyone is not None
         }  # fmt: skip
         self.sets = frozenset(kind for kind, held in there.items() if held)
-        self._workers = [Worker(self._workshop) for _ in range(workers)] if workers > 1 else []
+        apart = workers > 1 or self.faults.deadline is not None  # nobody can stop a job in this process
+        if apart and workers == 1 and place.type != "cpu":
+            raise UserError(
+                f"a deadline needs a worker process, and clients on {device} train in this one: leave it out"
+            )
+        self._workers = [Worker(self._workshop) for _ in range(workers)] if apart else []
 
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
         done = self._perform([Job("train", c, round, m, self.states[c]) for c, m in messages.items()])
@@ -140,7 +153,7 @@ class LocalEngine:
             while queue:
                 note(job := queue.popleft(), self._alone(job))
             return done
-        idle, busy = list(self._workers), dict[Connection, tuple[Worker, Job, float]]()
+        idle, busy = list(self._workers), dict[Connection, _Duty]()
         while queue or busy:
             while queue and idle:
                 worker, job = idle.pop(), queue.popleft()
@@ -149,19 +162,16 @@ class LocalEngine:
                 except OSError:  # it died while it had nothing to do
                     worker = self._replace(worker)
                     worker.begin(job)
-                busy[worker.connection] = worker, job, time.monotonic()
-            ready = set(wait(list(busy), timeout=None if self.faults.deadline is None else 0.2))
-            for connection, (worker, job, started) in list(busy.items()):
-                late = self.faults.deadline is not None and time.monotonic() - started > self.faults.deadline
-                if connection in ready:
-                    result = worker.finish()
-                elif late:
-                    result = TimeoutError(f"it took more than {self.faults.deadline:g} s")
-                else:
+                busy[worker.connection] = _Duty(worker, job)
+            ready = set(wait(list(busy), timeout=GLANCE))
+            for connection, duty in list(busy.items()):
+                result = duty.worker.finish() if connection in ready else duty.overdue(self.faults)
+                if result is None:
                     continue
+                worker, keep = duty.worker, connection in ready and duty.worker.process.is_alive()
                 del busy[connection]
-                idle.append(worker if connection in ready and worker.process.is_alive() else self._replace(worker))
-                note(job, result)
+                idle.append(worker if keep else self._replace(worker))
+                note(duty.job, result)
         return done
 
     def _alone(self, job: Job) -> Done | BaseException:
@@ -177,6 +187,33 @@ class LocalEngine:
         fresh = Worker(self._workshop)
         self._workers[self._workers.index(worker)] = fresh
         return fresh
+
+
+class _Duty:
+    """A job that a worker is at, and how long it may be."""
+
+    def __init__(self, worker: "Worker", job: Job) -> None:
+        self.worker, self.job = worker, job
+        self._started = self._looked = time.monotonic()
+        self._watched, self._used = 0.0, worker.processor_seconds()
+
+    def overdue(self, faults: Faults) -> TimeoutError | None:
+        """Say that the worker has had its time: that of the run, or so much in which it did as good as nothing.
+
+        Only time in which we looked on counts: if this process was stopped as well, so was everything.
+        """
+        now = time.monotonic()
+        if faults.deadline is not None and now - self._started > faults.deadline:
+            return TimeoutError(f"it took more than {faults.deadline:g} s")
+        self._watched += min(now - self._looked, 5 * GLANCE)
+        self._looked = now
+        if self._watched < faults.idle or self._used is None:
+            return None
+        before, self._used = self._used, self.worker.processor_seconds()
+        if self._used is not None and self._used - before < faults.idle / 1000:
+            return TimeoutError(f"its worker process did nothing for {faults.idle:g} s: it hangs, or was suspended")
+        self._watched = 0.0
+        return None
 
 
 class Worker:
@@ -208,6 +245,14 @@ class Worker:
             self.process.join(timeout=5)
             return RuntimeError(f"its worker process died (exit code {self.process.exitcode})")
         return result
+
+    def processor_seconds(self) -> float | None:
+        """How long the process has computed; nothing, where the system does not say."""
+        try:
+            told = Path(f"/proc/{self.process.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+            return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            return None
 
     def close(self, patience: float = 2.0) -> None:
         """Hang up; a worker that does not go by itself is killed."""

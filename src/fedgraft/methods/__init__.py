@@ -4,10 +4,11 @@ import difflib
 import importlib
 import inspect
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import MISSING, Field, fields
 from typing import TYPE_CHECKING, Any
 
+from fedgraft.core import reference
 from fedgraft.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -95,16 +96,57 @@ METHODS = Registry(_CLASSES)
 
 
 def make(name: str, /, **parameters: Any) -> "Method":
-    """Make a method by name; a wrong name or parameter is answered with the nearest valid one."""
+    """Make a method by name, or one of your own by reference (``./my.py:Mine``).
+
+    A wrong name or parameter is answered with the nearest valid one.
+    """
+    if name not in METHODS and reference.is_reference(name):
+        return _own(name, parameters)
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     known = [parameter.name for parameter in fields(METHODS[name])]
+    _insist_on_parameters(name, parameters, known)
+    return METHODS[name](**parameters)
+
+
+def _insist_on_parameters(name: str, parameters: Iterable[str], known: Sequence[str]) -> None:
     for parameter in parameters:
         if parameter not in known:
             near = difflib.get_close_matches(parameter, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'none'}"
             raise UserError(f"{name} has no parameter {parameter!r}; {hint}")
-    return METHODS[name](**parameters)
+
+
+def find(text: str) -> "type[Method]":
+    """Return the class of a method by its name, or of one of the user's own by reference."""
+    from fedgraft.core.method import Method
+
+    if text in METHODS:
+        return METHODS[text]
+    if not reference.is_reference(text):
+        raise unknown("method", text, METHODS)
+    found = reference.resolve(text, "method")
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise UserError(f"{text!r} is not a method: it has to be a class that derives from fedgraft.Method")
+    return found
+
+
+def _own(text: str, parameters: Mapping[str, Any]) -> "Method":
+    """Make a method of the user's own."""
+    found = find(text)
+    known = inspect.signature(found).parameters
+    usual = {p.name: _default(p) for p in fields(found)}  # a constructor of its own need not take what it inherits
+    given = {
+        key: value for key, value in parameters.items() if key in known or not _same(value, usual.get(key, MISSING))
+    }
+    _insist_on_parameters(text, given, list(known))
+    for key, value in given.items():  # a file has lists only
+        if isinstance(known[key].default, tuple) and isinstance(value, list):
+            given[key] = tuple(value)
+    try:
+        return found(**given)
+    except TypeError as error:
+        raise UserError(f"the method {text!r} cannot be made: {error}") from None
 
 
 def parse(text: str) -> "Method":
@@ -114,9 +156,28 @@ def parse(text: str) -> "Method":
 
 
 def split(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of a method and its settings."""
+    """Return the name of a method, or the reference to one, and its settings."""
     name, _, rest = text.partition(":")
+    if name.strip() not in METHODS and (found := reference.split(text.strip())):
+        name, rest = found
     return name.strip(), assignments(filter(None, rest.split(",")))
+
+
+def findable(method: "Method") -> bool:
+    """Whether ``make`` can find the method again: it is registered, or in a file or a module of the user's."""
+    return METHODS.get(method.name) is type(method) or reference.reference(type(method)) is not None
+
+
+def named(method: "Method") -> str:
+    """Return the text by which ``make`` finds the method again; what cannot be found is called by its name."""
+    own = METHODS.get(method.name) is not type(method)
+    return (reference.reference(type(method)) if own else None) or _called(method)
+
+
+def _called(method: "Method") -> str:
+    """A method's name; a subclass that kept the name of a registered method is told from it by its class."""
+    kept = METHODS.get(method.name) not in (None, type(method))
+    return type(method).__name__ if kept else method.name
 
 
 def assignments(pairs: Iterable[str]) -> dict[str, Any]:
@@ -134,9 +195,23 @@ def assignments(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def label(method: "Method") -> str:
-    """Return the method's name, with the settings that differ from its defaults."""
-    changed = [f"{p.name}={getattr(method, p.name)}" for p in fields(method) if getattr(method, p.name) != p.default]
-    return method.name + (":" + ",".join(changed) if changed else "")
+    """Return the method's name, with the settings that differ from its defaults: another method has another label."""
+    usual = {p.name: _default(p) for p in fields(method)}
+    values = {name: getattr(method, name) for name in usual} | vars(method)
+    changed = [f"{name}={value}" for name, value in values.items() if not _same(value, usual.get(name, MISSING))]
+    return _called(method) + (":" + ",".join(changed) if changed else "")
+
+
+def _default(parameter: "Field[Any]") -> Any:
+    return parameter.default if parameter.default_factory is MISSING else parameter.default_factory()
+
+
+def _same(one: Any, two: Any) -> bool:
+    """Whether two values are equal; arrays, which do not say so in one word, are told apart by what they print."""
+    try:
+        return bool(one == two)
+    except (TypeError, ValueError, RuntimeError):
+        return str(one) == str(two)
 
 
 def describe(method: "type[Method]") -> dict[str, Any]:

@@ -48,7 +48,7 @@ def view(comparison: Comparable, at: At = AT[0]) -> Group:
     others = sum(row.method != "local" for row in rows)
     many = others * (others - 1) // 2 > _MANY_PAIRS
     if shown := comparison.pairs(at, with_best=many):
-        parts.append(differences(shown, at, len(comparison.seeds)))
+        parts.append(differences(shown, at))
     if any(row.best or row.everyone for row in rows):
         parts.append(further(rows))
     parts += [Text(textwrap.fill(remark, WIDTH)) for remark in remarks(rows, at)]
@@ -77,9 +77,9 @@ def figures(comparison: Comparable, rows: Sequence[Row], at: At) -> Group:
     return _table(title + _counted(len(comparison.seeds), "seed"), caption, ("\nmethod", *headings), cells)
 
 
-def differences(pairs: Sequence[Pair], at: At, seeds: int) -> Group:
+def differences(pairs: Sequence[Pair], at: At) -> Group:
     """Methods against each other, client by client, and whether that is more than noise."""
-    spread_over = "seeds and clients" if seeds > 1 else "clients of one seed"
+    spread_over = "seeds and clients" if any(pair.difference.seeds > 1 for pair in pairs) else "clients"
     caption = f"points, same clients; interval: bootstrap over {spread_over}\n"
     caption += "p: Wilcoxon's signed ranks, Holm's correction in each half\n"
     caption += "more than noise: p < 0.05, and 0 is not in the interval"
@@ -128,6 +128,9 @@ def remarks(rows: Sequence[Row], at: At) -> Iterator[str]:
         yield from (f"{row.method}: {remark}." for remark in about_clients(row))
     if any(row.refused for row in rows):
         yield "Replies refused: " + ", ".join(f"{row.refused} of {row.method}" for row in rows if row.refused) + "."
+    if any(row.unheard for row in rows):
+        found_in = ", ".join(f"{row.method} ({_counted(row.unheard, 'run')})" for row in rows if row.unheard)
+        yield f"The server took no reply in any round, so nobody learned anything from others: {found_in}."
 
 
 def about_clients(row: Row) -> Iterator[str]:

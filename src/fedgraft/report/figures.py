@@ -216,7 +216,8 @@ def _paths(run: Finished, point: Point) -> "Figure":
         axes.plot(rounds, values[:, client], **look)
     axes.set(xlabel=ROUND, ylabel=ACCURACY)
     _whole(axes.xaxis)
-    axes.legend(frameon=False, fontsize=7)
+    if looks:
+        axes.legend(frameon=False, fontsize=7)
     return figure
 
 

@@ -49,7 +49,11 @@ def observations(study: Study) -> list[Observation]:
 
 
 def _arranged(array: Array) -> Array:
-    """Bring a tensor into one of two shapes: figures per round, or matrices per round, in slices where it has more."""
+    """Bring a tensor into one of two shapes: figures per round, or matrices per round, in slices where it has more.
+
+    In double precision, in which no difference of its numbers overflows; what is not finite is missing.
+    """
+    array = np.where(np.isfinite(array), array.astype(np.float64), np.nan)
     if array.ndim <= 2:
         return array.reshape(len(array), -1)
     return array.reshape(len(array), array.shape[1], -1, array.shape[-1])

@@ -149,12 +149,16 @@ def _helps(verdict: Verdict) -> bool:
 
 def _remarks(table: Mapping[str, Row]) -> dict[str, dict[str, tuple[str, ...]]]:
     """Clients whose figures are none, or not what they seem: what is said of them, and who they are."""
-    said = {
+    said: dict[str, dict[str, tuple[str, ...]]] = {
         "Diverged clients, whose outputs are not finite and count as wrong": {
             label: row.diverged[row.point] for label, row in table.items()
         },
         "Never tested, and in no figure": {label: row.untested for label, row in table.items()},
         "Last tested before the last round": {label: row.stale for label, row in table.items()},
+        "The server took no reply in any round, so nobody learned anything from others": {
+            label: (f"{row.unheard} run{'s' if row.unheard > 1 else ''}",) if row.unheard else ()
+            for label, row in table.items()
+        },
     }
     known = {title: {label: who for label, who in each.items() if who} for title, each in said.items()}
     return {title: each for title, each in known.items() if each}

@@ -9,17 +9,19 @@ import numpy as np
 
 from fedgraft import methods
 from fedgraft.core.errors import UserError
+from fedgraft.runs.compare import folder_name
 from fedgraft.runs.config import MACHINE, RunConfig, configure, read
-from fedgraft.runs.results import read_json, read_observations
+from fedgraft.runs.identity import settings_digest
+from fedgraft.runs.results import read_json, read_observations, read_result
 from fedgraft.runs.run import Run
 
 Array = np.ndarray[Any, Any]
 
-_NEEDED = {
-    "clients", "seed", "headline", "reconstruction", "seconds", "bytes_up_per_client", "bytes_down_per_client",
-    "label_counts", "versions", "rounds", "last",
-}  # fmt: skip
 _NOT_THE_RUN = {*MACHINE, "method", "params", "evaluate_every", "global_test"}
+
+
+class OtherSettingsError(UserError):
+    """A result that belongs to another configuration."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,12 @@ def read_all(places: Sequence[Path]) -> Reading:
     for place in places:
         for directory in find_runs(place):
             if (directory / "result.json").exists():
-                runs.setdefault(directory.resolve(), read_run(directory))
+                try:
+                    runs.setdefault(directory.resolve(), read_run(directory))
+                except OtherSettingsError as error:
+                    if directory == place:
+                        raise
+                    notes.append(f"{error}; it is left out")
                 continue
             note = (
                 f"the run in {directory} has not finished: `fedgraft watch` follows it, `fedgraft resume` continues it"
@@ -124,33 +131,39 @@ def _children(folder: Path) -> Iterator[Path]:
     """Yield the runs right below a folder, in the order of its comparison where it is one."""
     order: list[str] = []
     if (folder / "comparison.json").exists():
-        order = [str(row.get("method")) for row in read_json(folder / "comparison.json").get("rows", [])]
+        rows = read_json(folder / "comparison.json").get("rows")
+        order = [str(row.get("method")) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     runs = sorted(config.parent for config in folder.glob("*/config.toml"))
-    ranks = {run: _rank(read(run / "config.toml"), order) for run in runs}
+    ranks = {run: _rank(run, order) for run in runs}
     yield from sorted(runs, key=lambda run: ranks[run])
 
 
-def _rank(settings: Mapping[str, Any], order: Sequence[str]) -> int:
-    label = _label(str(settings.get("method")), settings.get("params", {}))
-    return order.index(label) if label in order else len(order)
+def _rank(run: Path, order: Sequence[str]) -> int:
+    folders = [folder_name(label, order) for label in order]
+    name = run.name.rpartition("-seed")[0]
+    return folders.index(name) if name in folders else len(order)
 
 
 def read_run(directory: Path) -> Finished:
     """Read a finished run, or say in a sentence what is wrong with it."""
-    result = read_json(directory / "result.json")
-    if missing := sorted(_NEEDED - result.keys()):
-        raise UserError(f"{directory / 'result.json'} is not the result of a run: it lacks {', '.join(missing)}")
     try:
-        config = configure(read(directory / "config.toml"))
+        settings = read(directory / "config.toml")
+        config = configure(settings)
     except UserError as error:
         raise UserError(f"the run in {directory} cannot be read: {error}") from None
-    observed = {name: tensor.numpy() for name, tensor in read_observations(directory / "observed.safetensors").items()}
-    return Finished(_label(config.method, config.params), config, result, observed, directory)
+    result = read_result(directory, config)
+    digest = result.get("digest")
+    if isinstance(digest, Mapping) and digest.get("settings") != settings_digest(settings):
+        raise OtherSettingsError(f"the result in {directory} was made with other settings than its config.toml has")
+    shown = read_observations(directory / "observed.safetensors", config.rounds)
+    observed = {name: tensor.numpy() for name, tensor in shown.items()}
+    label = result.get("label") or _label(config.method, config.params)
+    return Finished(label, config, result, observed, directory)
 
 
 def _label(name: str, params: Mapping[str, Any]) -> str:
-    """The label of a comparison, also for methods that are not in the registry."""
+    """The label of a registered method. Code of somebody's own is not imported only to read what it left."""
     try:
-        return methods.label(methods.make(name, **params))
+        return methods.label(methods.make(name, **params)) if name in methods.METHODS else name
     except UserError:
         return name

@@ -171,9 +171,12 @@ def _matrix(study: Study, seen: Observation) -> list[str]:
     meaning = textwrap.wrap(f"{seen.name}: {seen.meaning}", WIDTH - 2) if seen.meaning else []
     explained = [f"  {line}" for line in meaning]
     if not seen.is_matrix:
-        low, high = float(last.min()), float(last.max())
-        heights = ((last - low) / ((high - low) or 1) * (len(BARS) - 1)).astype(int)
-        bars = "  " + "".join(BARS[h] for h in heights[: WIDTH - 2])
+        known = last[np.isfinite(last)]
+        if not known.size:
+            return [title, *explained, "  nothing was measured", ""]
+        low, high = float(known.min()), float(known.max())
+        heights = np.nan_to_num((last - low) / ((high - low) or 1) * (len(BARS) - 1), nan=-1).astype(int)
+        bars = "  " + "".join(BARS[h] if h >= 0 else " " for h in heights[: WIDTH - 2])
         return [title, *explained, bars, f"  ▁ {low:.3g} to █ {high:.3g}", ""]
     if last.shape[1] > 1:
         title += f", slice 0 of {last.shape[1]}"

@@ -17,6 +17,7 @@ from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.data.partition.picture import BARS
 from fedgraft.runs.config import read
+from fedgraft.runs.resultfile import Record, complaint
 from fedgraft.runs.table import percent
 
 POLL_SECONDS = 0.5
@@ -47,15 +48,20 @@ class Follower:
             return []
         if path.stat().st_size < self._read:
             self._read, self.records = 0, []
-        with path.open("rb") as stream:
-            stream.seek(self._read)
-            data = stream.read()
+        try:
+            with path.open("rb") as stream:
+                stream.seek(self._read)
+                data = stream.read()
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from None
         whole = data[: data.rfind(b"\n") + 1]
         self._read += len(whole)
         try:
             new = [json.loads(line) for line in whole.splitlines()]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
+        if wrong := next(filter(None, (complaint(Record, each) for each in new)), None):
+            raise UserError(f"{path} is damaged: {wrong}")
         self.records += new
         return new
 

@@ -40,6 +40,7 @@ class Manifest(BaseModel):
     round: int
     clients: int
     history: Mark
+    digest: dict[str, str]
     sha256: dict[str, str]
 
 
@@ -51,6 +52,8 @@ class Checkpoint:
     server: Mapping[str, Tensor]
     clients: Mapping[ClientId, State]
     history: History = field(default_factory=History)
+    digest: Mapping[str, str] = field(default_factory=dict)
+    """Checksums of the settings and the data of the run that it belongs to."""
 
 
 def begin(folder: Path) -> History:
@@ -66,7 +69,10 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
     tensors = (checkpoint.server, _joined(checkpoint.clients))
     files = {name: disk.packed(part) for name, part in zip(TENSORS, tensors, strict=True)}
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    manifest = Manifest(round=checkpoint.round, clients=len(checkpoint.clients), history=mark, sha256=sums)
+    manifest = Manifest(
+        round=checkpoint.round, clients=len(checkpoint.clients), history=mark, digest=dict(checkpoint.digest),
+        sha256=sums,
+    )  # fmt: skip
     aside = folder / f".{_name(checkpoint.round)}.part"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
@@ -129,7 +135,7 @@ def _load(place: Path) -> Checkpoint:
     if not (manifest.clients == len(states) == max(states, default=-1) + 1):
         raise DamagedError("does not hold every client")
     past = History.read(place.parent / history.FILE, manifest.history)
-    return Checkpoint(manifest.round, server, states, past)
+    return Checkpoint(manifest.round, server, states, past, manifest.digest)
 
 
 def _manifest(place: Path) -> Manifest:
@@ -149,6 +155,9 @@ def _manifest(place: Path) -> Manifest:
 
 def _insist_on_fit(found: Checkpoint, like: Checkpoint) -> None:
     """Refuse tensors that no checkpoint of this run could hold."""
+    for what in found.digest.keys() | like.digest.keys():
+        if found.digest.get(what) != like.digest.get(what):
+            raise DamagedError(f"is of another run, with other {what}")
     if found.clients.keys() != like.clients.keys():
         raise DamagedError(f"is of another run: it has {len(found.clients)} clients instead of {len(like.clients)}")
     pairs = [("the server", found.server, like.server)]

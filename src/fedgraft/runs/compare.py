@@ -1,5 +1,6 @@
 """Compare methods on the same federations: the same partitions, starts, batches and participants for each seed."""
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -7,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 from rich.console import RenderableType
 
 from fedgraft import characters, methods
@@ -15,7 +15,7 @@ from fedgraft.core import disk
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
-from fedgraft.runs import directory, results, setting
+from fedgraft.runs import directory, identity, results, setting
 from fedgraft.runs.config import AT, MACHINE, At, RunConfig, configure, read
 from fedgraft.runs.run import Run, Watcher, finished, go_on, plan, start
 from fedgraft.runs.setting import Model
@@ -23,6 +23,11 @@ from fedgraft.runs.table import Pair, Row, pairs, plain, rows
 
 REFERENCES = ("local", "fedavg")
 AGENDA = "agenda.toml"
+COMPARISON = "comparison.json"
+GIVEN = (
+    "the comparison in {} was given data, a model or a method from Python; "
+    "call fedgraft.compare as before, with the same out, and it goes on"
+)
 
 
 @dataclass
@@ -86,15 +91,33 @@ class Comparison:
         return {"seeds": list(self.seeds), "config": config, "compared_at": at, "rows": rows, "pairs": pairs}
 
 
-def contestants(chosen: Iterable[str | Method]) -> dict[str, Method]:
+def contestants(chosen: str | Method | Iterable[str | Method]) -> dict[str, Method]:
     """Return the methods of a comparison by their labels, the references first, nobody twice."""
+    if isinstance(chosen, str | Method):
+        chosen = [chosen]
+    if not isinstance(chosen, Iterable):
+        raise UserError(f"name methods to compare, such as ['fedapa', 'ditto'], not {chosen!r}")
     members: dict[str, Method] = {}
     for method in (*REFERENCES, *chosen):
+        if not isinstance(method, str | Method):
+            raise UserError(f"a method is a name, such as 'fedapa:mu=0.3', or an object of its class, not {method!r}")
         made = methods.parse(method) if isinstance(method, str) else method
-        if made in members.values():
-            continue
-        members[methods.label(made)] = made
+        other = members.setdefault(label := methods.label(made), made)
+        if type(other) is not type(made):
+            raise UserError(f"two methods are called {label!r}; give one of them another name")
     return members
+
+
+def folder_name(label: str, labels: Iterable[str]) -> str:
+    """What the folders of a method's runs are called; no two of ``labels`` have the same."""
+
+    def plain(text: str) -> str:
+        return re.sub(r"[^\w.+=-]+", "-", text)
+
+    name = plain(label)
+    if len(name.encode()) <= 150 and [plain(each) for each in labels].count(name) == 1:
+        return name
+    return f"{name[:40]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +128,7 @@ class Agenda:
     members: Mapping[str, Method]
     seeds: tuple[int, ...]
     objects: bool = False
-    """Whether data or a model came from Python: then only Python can go on."""
+    """Whether data, a model or a method came from Python and cannot be found again: then only Python can go on."""
 
     @classmethod
     def read(cls, place: Path, changes: Mapping[str, Any]) -> "Agenda":
@@ -114,6 +137,8 @@ class Agenda:
             raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another comparison")
         written = read(place / AGENDA)
         try:
+            if written["objects"]:
+                raise UserError(GIVEN.format(place))
             members = [methods.make(each["name"], **each["params"]) for each in written["methods"]]
             seeds = tuple(range(written["seed"], written["seed"] + written["seeds"]))
             config = configure(written["config"], changes, {"seed": seeds[0]})
@@ -129,14 +154,14 @@ class Agenda:
             "seed": self.seeds[0],
             "seeds": len(self.seeds),
             "objects": self.objects,
-            "methods": [{"name": each.name, "params": directory.without_none(each.parameters())}
+            "methods": [{"name": methods.named(each), "params": directory.without_none(each.parameters())}
                         for each in self.members.values()],
             "config": directory.without_none(config),
         }  # fmt: skip
 
     def folder(self, place: Path, label: str, seed: int) -> Path:
         """Where a run of the comparison has its directory."""
-        return place / re.sub(r"[^\w.+=-]+", "-", f"{label}-seed{seed}")
+        return place / f"{folder_name(label, self.members)}-seed{seed}"
 
     def left(self, place: Path) -> int:
         """How many runs are not finished yet."""
@@ -145,39 +170,51 @@ class Agenda:
 
     @contextmanager
     def claimed(self, place: Path) -> Iterator[None]:
-        """Have the comparison's directory to oneself: a fresh one, or one in which this comparison was interrupted."""
+        """Have the comparison's directory to oneself: a fresh one, or one with this comparison or a part of it."""
         begun = (place / AGENDA).exists()
-        if begun and (place / "comparison.json").exists():
-            raise UserError(f"the comparison in {place} is complete, there is nothing left to do")
-        if begun and (differing := _differences(read(place / AGENDA), self.facts)):
-            raise UserError(f"{place} holds another comparison ({differing}); name another directory with --out")
         if not begun:
             directory.fresh(place)
         with disk.locked(place):
-            if not begun:
-                disk.write(place / AGENDA, tomli_w.dumps(self.facts).encode())
+            if not begun or self._extends(place):
+                (place / COMPARISON).unlink(missing_ok=True)  # it tells of fewer runs; without it, some are missing
+                disk.write(place / AGENDA, directory.as_toml(self.facts))
             yield
 
+    def _extends(self, place: Path) -> bool:
+        """Whether there are more methods or seeds here than in ``place``; all that is there has to be here too."""
+        there, here = read(place / AGENDA), self.facts
+        differing = _differences(there, here)
+        if not differing and (place / COMPARISON).exists():
+            raise UserError(f"the comparison in {place} is complete, there is nothing left to do")
+        if differing and not self._contains(there):
+            which = ", ".join(differing)
+            raise UserError(f"{place} holds another comparison ({which}); name another directory with --out")
+        return bool(differing)
 
-def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Name the settings that are not the same, but for those of the machine."""
-    found = []
-    for key in sorted((there.keys() | here.keys()) - MACHINE):
-        one, two = there.get(key), here.get(key)
-        if isinstance(one, Mapping) and isinstance(two, Mapping):
-            found.append(_differences(one, two))
-        elif one != two:
-            found.append(f"{key} differ" if key == "methods" else f"{key} is {one!r} there and {two!r} here")
-    return ", ".join(filter(None, found))
+    def _contains(self, there: Mapping[str, Any]) -> bool:
+        """Whether a written agenda is this one with fewer methods or seeds."""
+        here = self.facts
+        fewer = there.get("methods"), there.get("seeds")
+        if not (isinstance(fewer[0], list) and isinstance(fewer[1], int)):
+            return False
+        kept = all(method in here["methods"] for method in fewer[0]) and fewer[1] <= here["seeds"]
+        return kept and not _differences({**there, "methods": here["methods"], "seeds": here["seeds"]}, here)
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Name what is not the same in two agendas."""
+    other = ["methods differ"] if there.get("methods") != here.get("methods") else []
+    parts = [{key: value for key, value in each.items() if key != "methods"} for each in (there, here)]
+    return other + identity.differences(*parts)
 
 
 def compare(
-    chosen: Iterable[str | Method],
+    chosen: str | Method | Iterable[str | Method] = (),
     *,
     seeds: int = 3,
     config: RunConfig | None = None,
     recipe: str | None = None,
-    federation: Callable[[int], Federation] | None = None,
+    federation: Federation | Callable[[int], Federation] | None = None,
     model: Model | str | None = None,
     watchers: Sequence[Watcher] = (),
     out: str | Path | None = None,
@@ -187,16 +224,17 @@ def compare(
     """Run every chosen method, and local and fedavg, for ``seeds`` seeds.
 
     A method is chosen by name, as a text with settings (``"fedapa:mu=0.3"``) or as an object. ``settings`` and
-    ``model`` are those of :func:`fedgraft.run`; ``federation`` may make your own for each seed. Every seed draws a
-    new partition, new initial weights and new batches, the same for all methods. If ``out`` holds the same comparison,
-    interrupted, it goes on: finished runs are kept, and one that was cut short continues from its checkpoint.
+    ``model`` are those of :func:`fedgraft.run`; ``federation`` is your own, or makes it for each seed. Every seed draws
+    a new partition, new initial weights and new batches, the same for all methods. If ``out`` holds the same
+    comparison, interrupted or with fewer methods or seeds, it goes on: finished runs are kept, and one that was cut
+    short continues from its checkpoint.
     ``progress`` shows how it goes and, at the end, the table; unless told, in a terminal and in a notebook.
     """
     from fedgraft.report.comparison import view
     from fedgraft.terminal import watched
 
-    if seeds < 1:
-        raise UserError(f"a comparison needs at least one seed, not {seeds}")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise UserError(f"a comparison needs at least one seed, not {seeds!r}")
     if isinstance(model, str):
         settings["model"], model = model, None
     if surplus := settings.keys() & {"method", "params"}:
@@ -205,12 +243,17 @@ def compare(
             "or as objects such as FedAPA(mu=0.3)"
         )
     config = configure(config or {}, settings, recipe_name=recipe)
-    objects = federation is not None or model is not None
-    agenda = Agenda(config, contestants(chosen), tuple(range(config.seed, config.seed + seeds)), objects)
+    members = contestants(chosen)
+    found = all(methods.findable(each) for each in members.values())
+    objects = federation is not None or model is not None or not found
+    drawn = (lambda _: federation) if isinstance(federation, Federation) else federation
+    if drawn is not None and not callable(drawn):
+        raise UserError(f"federation is a Federation, or a function that makes one for a seed, not {federation!r}")
+    agenda = Agenda(config, members, tuple(range(config.seed, config.seed + seeds)), objects)
     place = None if out is None else Path(out)
     left = len(agenda.members) * seeds if place is None else agenda.left(place)
     return watched(
-        lambda display: _carry_out(agenda, federation, model, [*watchers, *display], place),
+        lambda display: _carry_out(agenda, drawn, model, [*watchers, *display], place),
         view, progress=progress, runs=left,
     )  # fmt: skip
 
@@ -222,11 +265,6 @@ def resume(place: str | Path, *, watchers: Sequence[Watcher] = (), **changes: An
     Python goes on when :func:`compare` is called as before, with the same ``out``.
     """
     agenda = Agenda.read(Path(place), changes)
-    if agenda.objects:
-        raise UserError(
-            f"the comparison in {place} was given data or a model from Python; "
-            "call fedgraft.compare as before, with the same out, and it goes on"
-        )
     return _carry_out(agenda, None, None, watchers, Path(place))
 
 
@@ -246,6 +284,8 @@ def _carry_out(
             fed = setting.federation(config)
         else:
             fed = federation(seed)
+            if not isinstance(fed, Federation):
+                raise UserError(f"the function given as federation made no Federation for seed {seed}, but {fed!r}")
             setting.insist_on_agreement(config, fed)
         return {label: plan(method, fed, config, model, given=given) for label, method in agenda.members.items()}
 
@@ -262,7 +302,7 @@ def _carry_out(
         told = known.model_copy(update={"seed": first, "method": agenda.config.method, "params": {}})
         comparison = Comparison(told, agenda.seeds, runs)
         if place is not None:
-            results.write_json(place / "comparison.json", comparison.to_json())
+            results.write_json(place / COMPARISON, comparison.to_json())
     return comparison
 
 
@@ -270,6 +310,4 @@ def _complete(run: Run, folder: Path | None, watchers: Sequence[Watcher]) -> Run
     """Keep a run that is finished, go on with one that was begun, start one that is missing."""
     if folder is None or not (folder / "config.toml").exists():
         return start(run, folder, watchers)
-    if differing := _differences(configure(read(folder / "config.toml")).model_dump(), run.config.model_dump()):
-        raise UserError(f"{folder} holds another run ({differing})")
     return finished(run, folder) if (folder / "result.json").exists() else go_on(run, folder, watchers)

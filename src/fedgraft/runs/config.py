@@ -59,7 +59,11 @@ class RunConfig(Settings):
     failed_client: Literal["stop", "absent"] = Field(
         "stop", description="a client that fails for good ends the run, or is absent"
     )
-    deadline: float | None = Field(None, gt=0, description="seconds that a client may take in a round")
+    deadline: float | None = Field(
+        None,
+        gt=0,
+        description="seconds that a client may take in a round (without: a worker may be idle for ten minutes)",
+    )
     kernels: Literal["auto", "native", "torch"] = Field(
         "auto", description="convolutions by our own kernels where they are faster, wherever they can, or never"
     )

@@ -100,6 +100,8 @@ class Described:
     samples: tuple[int, ...]
     partition: str = OWN
     notes: tuple[str, ...] = ()
+    fingerprints: None = None
+    """The data lie at the sites, and so do their fingerprints."""
 
     @property
     def name(self) -> str:
@@ -182,6 +184,7 @@ def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
             _begin(run, place, identity, charter, held)
         start = newest(run, place, beginnings(run.spec.clients))
         if begun:
+            run.notes += run.identity.insist(place, tuple(charter.sites))
             run.notes.append(f"the run goes on after round {start.round if start else 0}")
         for sentence in (*run.notes, *run.method.caveats(), leaving(run.method, run.method.setup(run.spec))):
             say(sentence)
@@ -195,6 +198,7 @@ def _hosted(sites: Sites, identity: str, run: Run, server: Server) -> FlowerEngi
 
 def _begin(run: Run, place: Path, identity: str, charter: Charter, held: Sequence[Holdings]) -> None:
     """Write down what the run is, before its first round."""
+    run.identity.write(place)
     disk.write(place / FILE, charter.text().encode())
     directory.write_config(place, run.config)
     facts = {"run": identity, "sites": charter.sites, "samples": [asdict(each) for each in held]}

@@ -10,6 +10,7 @@ import tomli_w
 
 from fedgraft.core import disk
 from fedgraft.core.errors import UserError
+from fedgraft.runs import identity
 from fedgraft.runs.config import RunConfig
 
 
@@ -27,17 +28,32 @@ def fresh(path: Path) -> Path:
 def sweep(directory: Path) -> None:
     """Take away the halves of files that a killed process left."""
     for each in directory.iterdir():
-        if _left_over(each) and each.name != disk.LOCK:
+        if _half(each):
             each.unlink(missing_ok=True)
 
 
 def _left_over(path: Path) -> bool:
-    return path.name == disk.LOCK or (path.suffix == ".part" and path.is_file())
+    """Whether a file says nothing of a run that has begun: that is done by config.toml, the last of the first files."""
+    return path.name in (disk.LOCK, identity.FILE) or _half(path)
+
+
+def _half(path: Path) -> bool:
+    return path.suffix == ".part" and path.is_file()
 
 
 def write_config(directory: Path, config: RunConfig) -> None:
     """Write the configuration that repeats the run."""
-    disk.write(directory / "config.toml", tomli_w.dumps(without_none(config.model_dump())).encode())
+    disk.write(directory / "config.toml", as_toml(config.model_dump()))
+
+
+def as_toml(settings: Mapping[str, Any]) -> bytes:
+    """Settings as a file has them, if it can."""
+    try:
+        return tomli_w.dumps(without_none(settings)).encode()
+    except TypeError as error:
+        raise UserError(
+            f"a hyper-parameter cannot be written to a file: {error}; a run without `out` writes none"
+        ) from None
 
 
 def without_none(value: Any) -> Any:

@@ -1,11 +1,11 @@
 """What a run leaves behind: its rounds, its best and last accuracies, its observations."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -14,6 +14,13 @@ from fedgraft.core import disk
 from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Summary
 from fedgraft.core.rounds import Round
+from fedgraft.runs.config import RunConfig
+from fedgraft.runs.resultfile import LARGEST, Result, complaint
+
+FIGURES = ("mean", "pooled")
+RESULT = "result.json"
+
+FORMAT = 1
 
 
 def record(this: Round) -> dict[str, Any]:
@@ -24,6 +31,7 @@ def record(this: Round) -> dict[str, Any]:
         "server_seconds": round(this.server_seconds, 4),
         "evaluation_seconds": round(this.evaluation_seconds, 4),
         "participants": list(this.participants),
+        "accepted": this.accepted,
         "refused": [{"client": r.client, "reason": r.reason} for r in this.refused],
         "bytes_up": this.bytes_up,
         "bytes_down": this.bytes_down,
@@ -38,20 +46,35 @@ def record(this: Round) -> dict[str, Any]:
 
 
 def best_and_last(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The last evaluated round, and the best: chosen on validation data where there is some, else on test data."""
-    evaluated = [r for r in records if "received" in r]
-    if not evaluated:
-        raise UserError("no client's model could be tested in any round, so there is no result")
-    chosen_on = "validation" if evaluated and "received_validation" in evaluated[0] else "test"
-    result: dict[str, Any] = {"best": {"chosen_on": chosen_on}, "last": {}}
+    """The last evaluated round, and the best: chosen on validation data where there is some, else on test data.
+
+    A round in which a figure could not be measured is left out; of a run without any, nothing is known.
+    """
+    validated = any(f"{point}_validation" in record for record in records for point in POINTS)
+    best: dict[str, Any] = {"chosen_on": "validation" if validated else "test"}
+    last: dict[str, Any] = {}
+    rounds = []
     for point in POINTS:
-        key = f"{point}_validation" if chosen_on == "validation" else point
-        for figure in ("mean", "pooled"):
-            best = max(evaluated, key=lambda r: r[key][figure])
-            result["best"].setdefault(point, {})[figure] = {"round": best["round"], "accuracy": best[point][figure]}
-            result["last"].setdefault(point, {})[figure] = evaluated[-1][point][figure]
-    result["last"]["round"] = evaluated[-1]["round"]
-    return result
+        best[point], last[point] = {}, {}
+        judge = f"{point}_validation" if validated else point
+        for figure in FIGURES:
+            tested = [record for record in records if _figure(record, point, figure) is not None]
+            judged = [record for record in tested if _figure(record, judge, figure) is not None]
+            chosen = max(judged, key=lambda record: record[judge][figure], default=None)
+            best[point][figure] = chosen and {"round": chosen["round"], "accuracy": chosen[point][figure]}
+            last[point][figure] = tested[-1][point][figure] if tested else None
+            rounds += [record["round"] for record in tested[-1:]]
+    return {"best": best, "last": {**last, "round": max(rounds, default=None)}}
+
+
+def _figure(record: Mapping[str, Any], part: str, figure: str) -> float | None:
+    found: float | None = record.get(part, {}).get(figure)
+    return found
+
+
+def unheard(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the server took not one reply in any round: what such a run shows, nobody has learned from others."""
+    return bool(records) and not any(record.get("accepted", 1) for record in records)
 
 
 def tested_and_diverged(records: Sequence[Mapping[str, Any]], clients: int) -> dict[str, Any]:
@@ -64,6 +87,12 @@ def tested_and_diverged(records: Sequence[Mapping[str, Any]], clients: int) -> d
         "test_samples": samples,
         "diverged": {point: evaluated[-1][point].get("diverged", []) if evaluated else [] for point in POINTS},
     }
+
+
+def lasted(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How long the rounds took with their tests, together and on average, in however many sessions."""
+    total = sum(record["seconds"] + record["evaluation_seconds"] for record in records)
+    return {"seconds": round(total, 3), "seconds_per_round": round(total / max(1, len(records)), 4)}
 
 
 def per_message(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
@@ -83,19 +112,44 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_result(place: Path, config: RunConfig) -> dict[str, Any]:
+    """Read the result of a run, if it is whole and of the run that ``config`` tells of; else it is damaged."""
+    found = read_json(place / RESULT)
+    wrong = complaint(Result, found)
+    if wrong is None and len(found["rounds"]) != config.rounds:
+        wrong = "it does not hold every round"
+    for name in ("clients", "seed"):
+        if wrong is None and found[name] != getattr(config, name):
+            wrong = f"{name} is {found[name]} there and {getattr(config, name)} in config.toml"
+    if wrong is not None:
+        raise UserError(f"{place / RESULT} is damaged: {wrong}; without it, the run can be resumed")
+    return found
+
+
+def write_result(place: Path, result: Mapping[str, Any]) -> None:
+    """Write the result of a run: from then on it is complete."""
+    write_json(place / RESULT, result)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a file whole or not at all."""
     disk.write(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
-def read_observations(path: Path) -> dict[str, Tensor]:
-    """Read what the method showed, if there is anything."""
+def read_observations(path: Path, rounds: int) -> dict[str, Tensor]:
+    """Read what the method showed in each of so many rounds, if there is anything."""
     if not path.exists():
         return {}
     try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
+        found = load_file(path)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path} is damaged: {error}") from None
+    for name, tensor in found.items():
+        if tensor.dtype != torch.float32:
+            raise UserError(f"{path} is damaged: {name!r} has numbers of type {tensor.dtype}")
+        if not tensor.numel() or tensor.shape[:1] != (rounds,):
+            raise UserError(f"{path} is damaged: {name!r} does not hold {rounds} rounds")
+    return found
 
 
 def write_observations(path: Path, observed: Mapping[str, Tensor]) -> None:
@@ -115,4 +169,4 @@ def _summary(summary: Summary) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= LARGEST else None

@@ -1,9 +1,11 @@
 """Run a method on a federation: from Python, and from the command line through the same door."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,16 +21,18 @@ from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Model as LiveModel
+from fedgraft.core.reference import is_reference
 from fedgraft.core.rounds import Engine, Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import Faults, LocalEngine, cores
 from fedgraft.engines.workshop import Workshop, first_states, single_thread
-from fedgraft.runs import checkpoint, directory, results, setting
+from fedgraft.runs import checkpoint, directory, identity, results, setting
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
 from fedgraft.runs.history import History
+from fedgraft.runs.identity import Identity
 from fedgraft.runs.setting import Model, Population
 from fedgraft.version import __version__
 
@@ -69,6 +73,11 @@ class Run:
     notes: list[str] = field(default_factory=list)
     observed: dict[str, torch.Tensor] = field(default_factory=dict)
     _states: dict[int, State] = field(default_factory=dict)
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What makes it this run: its settings and its data."""
+        return Identity.of(self.config, self.federation)
 
     def __repr__(self) -> str:
         config = self.config
@@ -115,8 +124,12 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """The method's headline: pooled accuracy of the last round, at the point where its paper measures."""
-        return float(self.result["last"][self.method.headline]["pooled"])
+        """The method's headline: pooled accuracy of the last round, at the point where its paper measures.
+
+        NaN, if no client's model could ever be tested.
+        """
+        pooled = self.result["last"][self.method.headline]["pooled"]
+        return math.nan if pooled is None else float(pooled)
 
 
 def run(
@@ -145,7 +158,8 @@ def run(
         settings["model"], model = model, None
     named: dict[str, Any] = {}
     if isinstance(method, str):
-        named["method"], named["params"] = methods.split(method)
+        named["method"], params = methods.split(method)
+        named |= {"params": params} if params else {}
     elif "params" in settings:
         raise UserError(f"params are for a method given by its name; {method.name} is an object and has its own")
     config = configure(config or {}, named, settings, recipe_name=recipe)
@@ -156,16 +170,19 @@ def run(
     given = federation is not None
     planned = plan(method, federation or setting.federation(config), config, model, given=given)
     place = None if out is None else Path(out)
-    return watched(lambda display: start(planned, place, [*watchers, *display]), run_table, progress=progress)
+    done = watched(lambda display: start(planned, place, [*watchers, *display]), run_table, progress=progress)
+    return insist_on_replies(done)
 
 
 def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run out, in a fresh directory if one is wanted."""
     if out is None:
         return conduct(run, list(watchers), None, _locally)
+    directory.as_toml(run.config.model_dump())  # what cannot be written is refused before anything is
     run.directory = directory.fresh(out)
     with disk.locked(run.directory):
         directory.sweep(run.directory)
+        run.identity.write(run.directory)
         directory.write_config(run.directory, run.config)
         return conduct(run, list(watchers), None, _locally)
 
@@ -174,19 +191,21 @@ def resume(
     place: str | Path,
     federation: Federation | None = None,
     *,
+    method: Method | None = None,
     model: Model | None = None,
     watchers: Iterable[Watcher] = (),
     **changes: Any,
 ) -> Run:
     """Go on with a run that was interrupted, from its newest whole checkpoint, to the same bits.
 
-    ``federation`` and ``model`` are needed if the run was given objects of its own. ``changes`` may set what is the
-    machine's and not the run's: ``workers``, ``device``, ``checkpoint_every`` and so on.
+    ``federation``, ``model`` and ``method`` are needed if the run was given objects that no configuration can name.
+    ``changes`` may set what is the machine's and not the run's: ``workers``, ``device``, ``checkpoint_every``, ...
     """
     place = Path(place)
     if surplus := set(changes) - MACHINE:
         raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another run")
-    if (place / "result.json").exists():
+    if (place / results.RESULT).exists():
+        results.read_result(place, configure(read_settings(place / "config.toml")))
         raise UserError(f"the run in {place} is complete; there is nothing to resume")
     if not (place / "config.toml").exists():
         if any(place.glob("*/config.toml")):
@@ -196,16 +215,42 @@ def resume(
         raise UserError(f"{place} holds no run: there is no config.toml in it")
     if (place / "federation.json").exists():
         raise UserError(f"the run in {place} is that of a federation: it goes on when its Flower app is started again")
-    config = configure(read_settings(place / "config.toml"), changes)
+    written = read_settings(place / "config.toml")
+    identity.insist_on_settings(place, written)
+    config = configure(written, changes)
     if federation is not None:
         setting.insist_on_agreement(config, federation)
-    run = plan(methods.make(config.method, **config.params), federation or setting.federation(config), config, model)
-    return go_on(run, place, watchers)
+    made = _found_again(config, place) if method is None else method
+    run = plan(made, federation or setting.federation(config), config, model)
+    if method is not None and config.method.endswith(f":{type(method).__qualname__}"):  # its file may have moved
+        run.config = run.config.model_copy(update={"method": config.method})
+    return insist_on_replies(go_on(run, place, watchers))
+
+
+def insist_on_replies(run: Run) -> Run:
+    """Refuse to pass off as a success, when all is written, that the server took no reply in any round."""
+    if not results.unheard(run.records):
+        return run
+    reasons = [refusal["reason"] for record in run.records for refusal in record["refused"]]
+    first = f" (the first: {reasons[0]})" if reasons else ""
+    where = "" if run.directory is None else f"; the result is in {run.directory}"
+    raise UserError(f"the server took no reply in any round{first}, so nobody learned anything from others{where}")
+
+
+def _found_again(config: RunConfig, place: Path) -> Method:
+    """Make the method that the configuration of an interrupted run names."""
+    if config.method not in methods.METHODS and not is_reference(config.method):
+        raise UserError(
+            f"the run in {place} had a method of your own, {config.method!r}, that cannot be found again from here; "
+            "give it to fedgraft.resume as method="
+        )
+    return methods.make(config.method, **config.params)
 
 
 def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run on from the newest whole checkpoint in ``place``."""
     run.directory = place
+    run.notes += run.identity.insist(place, run.federation.names)
     with disk.locked(place):
         return conduct(run, list(watchers), newest(run, place, first_states(run.method, run.spec)), _locally)
 
@@ -213,20 +258,19 @@ def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
 def newest(run: Run, place: Path, states: Mapping[ClientId, State]) -> Checkpoint | None:
     """Find the newest whole checkpoint of a run whose clients begin with ``states``."""
     directory.sweep(place)
-    found, complaints = checkpoint.read(place / "checkpoints", Checkpoint(0, run.method.setup(run.spec), states))
+    found, complaints = checkpoint.read(place / "checkpoints", _now(run, run.method.setup(run.spec), states, History()))
     run.notes += complaints
     return found
 
 
 def finished(run: Run, place: Path) -> Run:
     """Fill a planned run with what it left in ``place`` when it was complete."""
-    run.directory, run.result = place, results.read_json(place / "result.json")
-    run.records = run.result.get("rounds", [])
-    if [record.get("round") for record in run.records] != list(range(1, run.spec.rounds + 1)):
-        raise UserError(f"{place / 'result.json'} is damaged: it does not hold every round")
-    if run.result.get("samples") != list(run.spec.samples):
-        raise UserError(f"the run in {place} had other data: its clients had {run.result.get('samples')} samples")
-    run.observed = results.read_observations(place / "observed.safetensors")
+    run.identity.insist(place, run.federation.names)
+    run.directory, run.result = place, results.read_result(place, run.config)
+    run.records = run.result["rounds"]
+    if run.result.get("digest") != run.identity.digest:
+        raise UserError(f"{place / 'result.json'} is not that of the run in {place}: it has another digest")
+    run.observed = results.read_observations(place / "observed.safetensors", run.spec.rounds)
     last, _ = checkpoint.read(place / "checkpoints")
     if last is not None and last.round == run.spec.rounds:
         run.server = Server(run.spec, **last.server)
@@ -255,7 +299,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         )
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
     setting.insist_on_stages(method, server)
-    known = {"method": method.name, "params": method.parameters(), "model": name}
+    known = {"method": methods.named(method), "params": method.parameters(), "model": name}
     told = setting.settled(config, federation, given=given).model_copy(update=known)
     return Run(method, federation, told, spec, notes=list(federation.notes))
 
@@ -276,7 +320,7 @@ def conduct(
     run.records = history.records
     for watcher in watchers:
         watcher.begin(run)
-    started = saved = time.perf_counter()
+    saved = time.perf_counter()
     with (
         single_thread(),
         host(run, server) as engine,
@@ -291,20 +335,25 @@ def conduct(
             history.add(results.record(this), this.observed)
             metrics(run.records[-1])
             if saves is not None and _due(config, server.round, time.perf_counter() - saved):
-                checkpoint.write(saves, Checkpoint(server.round, server, engine.states, history))
+                checkpoint.write(saves, _now(run, server, engine.states, history))
                 memory.give_back()
                 saved = time.perf_counter()
             for watcher in watchers:
                 watcher.round(run, this)
         run._states = dict(engine.states)
-    run.result = _result(run, time.perf_counter() - started)
+    run.result = _result(run)
     run.observed = history.observed()
     if run.directory is not None:
         results.write_observations(run.directory / "observed.safetensors", run.observed)
-        results.write_json(run.directory / "result.json", run.result)
+        results.write_result(run.directory, run.result)
     for watcher in watchers:
         watcher.end(run)
     return run
+
+
+def _now(run: Run, server: Server, states: Mapping[ClientId, State], history: History) -> Checkpoint:
+    """Say where a run is."""
+    return Checkpoint(server.round, server, states, history, run.identity.digest)
 
 
 def _locally(run: Run, server: Server) -> LocalEngine:
@@ -327,12 +376,15 @@ def _due(config: RunConfig, done: int, seconds: float) -> bool:
     return config.checkpoint_every > 0 and (done % config.checkpoint_every == 0 or done == config.rounds)
 
 
-def _result(run: Run, seconds: float) -> dict[str, Any]:
+def _result(run: Run) -> dict[str, Any]:
     config = run.config
     up, down = results.per_message(run.records)
     return {
+        "format": results.FORMAT,
         "fedgraft": __version__,
+        "digest": run.identity.digest,
         "method": run.method.name,
+        "label": methods.label(run.method),
         "params": run.method.parameters(),
         "reconstruction": run.method.reconstruction,
         "headline": run.method.headline,
@@ -345,12 +397,13 @@ def _result(run: Run, seconds: float) -> dict[str, Any]:
         "names": list(run.federation.names),
         "samples": list(run.spec.samples),
         "label_counts": None if (counts := run.federation.counts()) is None else counts.tolist(),
-        "seconds": round(seconds, 3),
+        **results.lasted(run.records),
         "bytes_up_per_client": up,
         "bytes_down_per_client": down,
         "refused": sum(len(r["refused"]) for r in run.records),
         "kernels": kernels.describe(config.kernels),
-        "versions": {"torch": torch.__version__},
+        "versions": run.identity.versions,
+        "instructions": run.identity.instructions,
         "rounds": run.records,
         **results.tested_and_diverged(run.records, run.spec.clients),
         **results.best_and_last(run.records),

@@ -17,6 +17,7 @@ from fedgraft.core.model import Architecture
 from fedgraft.core.reference import is_reference, reference, resolve
 from fedgraft.data.datasets import lies_at_sites
 from fedgraft.data.datasets.formats import Array
+from fedgraft.data.digest import Fingerprint
 from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.data.partition import SCHEMES, parse
 from fedgraft.runs.config import CLIENTS, SCHEME, RunConfig
@@ -50,6 +51,11 @@ class Population(Protocol):
 
     @property
     def input_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def fingerprints(self) -> tuple[Fingerprint, ...] | None:
+        """What tells the data of each client from any other, if that may be known here."""
+        ...
 
     def __len__(self) -> int: ...
 

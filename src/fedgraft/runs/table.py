@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.runs.config import AT, At
+from fedgraft.runs.results import unheard
 from fedgraft.statistics import Difference, paired, together
 
 Result = Mapping[str, Any]
@@ -57,6 +58,8 @@ class Row:
     seconds: float
     clients: int
     refused: int
+    unheard: int
+    """In how many of its runs the server took no reply at all."""
     difference: Difference | None
     """Against Local, at ``point``; none without a run of Local."""
     diverged: dict[Point, tuple[str, ...]]
@@ -164,6 +167,7 @@ def _row(name: str, finished: Sequence[Result], at: At, difference: Difference |
         seconds=statistics.fmean(result["seconds"] for result in finished),
         clients=sum(result["clients"] for result in finished),
         refused=sum(result.get("refused", 0) for result in finished),
+        unheard=sum(unheard(result["rounds"]) for result in finished),
         difference=difference,
         diverged={place: _told(finished, {r["seed"]: diverged(r, place) for r in finished}) for place in POINTS},
         untested=_told(finished, {r["seed"]: untested(r, point) for r in finished}),

@@ -12,7 +12,7 @@ from fedgraft.data.federation import Federation, federate
 from fedgraft.engines.workshop import first_states
 from fedgraft.methods import METHODS
 from fedgraft.runs.run import Run, run
-from flower_support import Federated
+from trials.federated import Federated
 
 SETTINGS = {"model": "mlp:5", "rounds": 2, "training": {"lr": 0.1, "momentum": 0.5, "epochs": 1, "batch_size": 4}}
 CLOCKS = ("seconds", "server_seconds", "evaluation_seconds")

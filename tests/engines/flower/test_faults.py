@@ -22,7 +22,7 @@ from fedgraft.engines.flower.server import StoppedError
 from fedgraft.methods import METHODS
 from fedgraft.methods.scaffold import SCAFFOLD
 from fedgraft.runs.run import Run, resume, run
-from flower_support import FAST, Federated, Handler, InProcessGrid
+from trials.federated import FAST, Federated, Handler, InProcessGrid
 
 ROUNDS = 4
 SETTINGS: dict[str, Any] = {

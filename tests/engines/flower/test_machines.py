@@ -27,7 +27,7 @@ from fedgraft.engines.flower.processes import Deployment, Process
 from fedgraft.methods.scaffold import SCAFFOLD
 from fedgraft.runs.application import write_app
 from fedgraft.runs.run import Run, run
-from flower_support import agreed, write_sites
+from trials.federated import agreed, write_sites
 
 pytestmark = pytest.mark.xdist_group("flower")
 PATIENCE = 600.0

@@ -13,7 +13,7 @@ from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import DTYPES, Message
 from fedgraft.engines.flower import records
 from fedgraft.engines.flower.records import Hello, Holdings, Order, RecordError, Tag
-from flower_support import over_the_wire
+from trials.federated import over_the_wire
 
 COUNTS = ("correct", "total", "loss", "broken")
 TAG = Tag("0" * 32, 3, 7, 1)

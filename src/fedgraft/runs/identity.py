@@ -1,0 +1,161 @@
+"""What makes a run this one and no other: its settings and its data, and what it was begun with.
+
+It is written to `run.json` before anything else. Whoever goes on with a run, or takes one for finished, has to bring
+the same settings and data; another machine or version is only noted.
+"""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedgraft import kernels
+from fedgraft.core import disk
+from fedgraft.core.errors import UserError
+from fedgraft.data import digest
+from fedgraft.kernels.native import library
+from fedgraft.runs.config import MACHINE, RunConfig, configure
+from fedgraft.runs.results import read_json
+from fedgraft.version import __version__
+
+FILE = "run.json"
+FORMAT = 1
+_SHOWN = 4
+
+
+class Held(Protocol):
+    """Data of which fingerprints can be had, or cannot: those at the sites of a federation."""
+
+    @property
+    def fingerprints(self) -> tuple[digest.Fingerprint, ...] | None: ...
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "fedgraft": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _instructions() -> dict[str, str]:
+    own = library().best().isa.decode() if kernels.available() else "none"
+    return {"torch": torch.backends.cpu.get_cpu_capability(), "kernels": own}
+
+
+class Identity(BaseModel):
+    """A run's settings (but for the machine's), its data, and the versions and instruction sets that it runs on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int = FORMAT
+    settings: dict[str, Any]
+    data: list[dict[str, dict[str, int | str]]] | None
+    versions: dict[str, str] = Field(default_factory=_versions)
+    instructions: dict[str, str] = Field(default_factory=_instructions)
+
+    @classmethod
+    def of(cls, config: RunConfig, data: Held) -> "Identity":
+        """Say who a run is."""
+        prints = data.fingerprints
+        held = None if prints is None else [{split: dict(part) for split, part in each.items()} for each in prints]
+        return cls(settings=_settings(config.model_dump()), data=held)
+
+    @cached_property
+    def digest(self) -> dict[str, str]:
+        """Checksums of the settings and of the data, which stand in every checkpoint and in the result."""
+        return {"settings": settings_digest(self.settings), "data": _digest(self.data)}
+
+    def write(self, place: Path) -> None:
+        """Write it into a run's directory."""
+        disk.write(place / FILE, self.model_dump_json(indent=1).encode())
+
+    def insist(self, place: Path, names: tuple[str, ...]) -> list[str]:
+        """Refuse to be another run than the one in ``place``; return notes on what may change the last bits."""
+        there = read(place)
+        _refuse(place, configure(there.settings).model_dump(), configure(self.settings).model_dump())
+        both = there.data is not None and self.data is not None
+        if other := digest.difference(there.data or [], self.data or [], names) if both else None:
+            raise UserError(f"the run in {place} had other data: {other}")
+        return [
+            f"the run was begun with {what} {before}, and goes on with {now}: its last bits may differ"
+            for what, before, now in self._machine(there)
+        ]
+
+    def _machine(self, there: "Identity") -> list[tuple[str, str, str]]:
+        pairs = [(what, there.versions.get(what, "?"), self.versions[what]) for what in ("torch", "numpy")]
+        for user, words in (("torch", "PyTorch's instruction set"), ("kernels", "the kernels' instruction set")):
+            pairs.append((words, there.instructions.get(user, "?"), self.instructions[user]))
+        return [(what, before, now) for what, before, now in pairs if before != now]
+
+
+def read(place: Path) -> Identity:
+    """Read who the run in a directory is."""
+    if not (place / FILE).exists():
+        raise UserError(f"{place} has no {FILE}, which says what its settings and data were; start the run anew")
+    told = read_json(place / FILE)
+    if told.get("format") != FORMAT:
+        raise UserError(f"{place / FILE} has format {told.get('format')!r}, but this fedgraft reads format {FORMAT}")
+    try:
+        return Identity.model_validate(told)
+    except ValueError as error:
+        raise UserError(f"{place / FILE} is damaged: {str(error).splitlines()[0]}") from None
+
+
+def insist_on_settings(place: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse a config.toml that is not what was written: changed, cut short or empty."""
+    _refuse(place, read(place).settings, _settings(settings))
+
+
+def _refuse(place: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    if differing := differences(there, here):
+        rest = len(differing) - _SHOWN
+        shown = ", ".join(differing[:_SHOWN]) + (f", and {rest} more" if rest > 0 else "")
+        raise UserError(f"{place} holds another run ({shown})")
+
+
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """Return the checksum of settings as config.toml has them, whatever the machine's are."""
+    return _digest(_settings(settings))
+
+
+def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON and TOML have them, without the machine's and without what is not set."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): plain(inner) for key, inner in value.items() if inner is not None}
+        return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    return {key: value for key, value in plain(settings).items() if key not in MACHINE}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Name the settings that are not the same, but for those of the machine."""
+    found: list[str] = []
+    for key in sorted((there.keys() | here.keys()) - MACHINE):
+        one, two = there.get(key), here.get(key)
+        if isinstance(one, Mapping) and isinstance(two, Mapping):
+            found += differences(one, two)
+        elif one != two:
+            found.append(f"{key} is {_told(one)} there and {_told(two)} here")
+    return found
+
+
+def _told(value: Any) -> str:
+    """A setting in a few words."""
+    if value is None:
+        return "missing"
+    return "a table" if isinstance(value, Mapping) else repr(value)
