@@ -26,10 +26,11 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import BATCH, Kind, Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
-from fedgraft.core.method import Spec
+from fedgraft.core.method import Server, Spec
 from fedgraft.core.model import Model
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.core.samples import Samples
+from fedgraft.core.state import State
 from fedgraft.core.training import batches
 from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import single_thread
@@ -175,7 +176,7 @@ def efficiency(choice: str, cycles: int, *, tiny: bool = False) -> dict[str, Any
                 "training_of_all": together / (WORKERS * (this.seconds + this.evaluation_seconds)),
                 "evaluation_seconds": this.evaluation_seconds,
             })  # fmt: skip
-        seconds = _checkpoint_seconds(Checkpoint(server.round, server, engine.states, [], []))
+        seconds = _checkpoint_seconds(server, engine.states)
     bare.close()
     counted = rows[1:]  # the first round warms everything up
     return {
@@ -206,10 +207,10 @@ def _shares(
     }
 
 
-def _checkpoint_seconds(now: Checkpoint) -> float:
+def _checkpoint_seconds(server: Server, states: Mapping[ClientId, State]) -> float:
     with tempfile.TemporaryDirectory() as place:
         began = time.perf_counter()
-        checkpoint.write(Path(place), now)
+        checkpoint.write(Path(place), Checkpoint(0, server, states, checkpoint.begin(Path(place))))
         return time.perf_counter() - began
 
 
