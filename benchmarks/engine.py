@@ -50,7 +50,7 @@ def bare_steps(model: Model, samples: Samples, spec: Spec, start: Tensor, *key: 
     velocity = torch.zeros_like(gradient)
     order = streams.generator(spec.seed, "train", "batches", *key)
     steps = 0
-    for _ in range(settings.epochs):
+    for _ in range(int(settings.epochs)):
         for index in batches(len(samples), settings.batch_size, order, drop_last=settings.drop_last, pairs=False):
             x, y = samples.batch(index)
             gradient.zero_()

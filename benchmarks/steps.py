@@ -1,7 +1,6 @@
 """Our training step against the loop of every tutorial, at equal results, on one thread."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,7 +102,7 @@ def apart(some: Weights, others: Weights) -> float:
 
 def compare(batch: int, seconds: float, epochs: int = 3) -> dict[str, Any]:
     """Milliseconds of a step for each way in turns, and how far apart ``epochs`` of the same batches leave them."""
-    samples, settings, start = pictures(STRETCH * batch), replace(SETTINGS, batch_size=batch), first_weights()
+    samples, settings, start = pictures(STRETCH * batch), SETTINGS.but(batch_size=batch), first_weights()
     choices = ("torch", "native") if kernels.available() else ("torch",)
 
     def ways() -> list[tuple[Callable[[], None], Callable[[], Weights]]]:
