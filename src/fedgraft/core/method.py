@@ -249,7 +249,8 @@ def _check(method: str, parameter: "dataclasses.Field[Any]", value: Any) -> None
 
 
 def _finite(value: float) -> bool:
+    """Whether a network's floats can hold the number, with room to calculate."""
     try:
-        return math.isfinite(value)
+        return abs(float(value)) <= 1e30
     except OverflowError:  # a whole number that no float can hold
         return False

@@ -192,9 +192,10 @@ def _client(train: Samples, test: Samples, validation: float, seed: int, client:
 
 
 def _inputs(x: Array, resize: int | None = None) -> Tensor:
-    """Images as bytes, channels last; anything else as float32."""
+    """Images as bytes, channels last; other whole numbers, such as tokens, as int64; anything else as float32."""
     if x.dtype != np.uint8:
-        return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+        whole = np.issubdtype(x.dtype, np.integer)
+        return torch.from_numpy(np.ascontiguousarray(x, dtype=np.int64 if whole else np.float32))
     images = torch.from_numpy(np.ascontiguousarray(x))
     if images.dim() == 3:
         images = images.unsqueeze(-1)

@@ -31,9 +31,9 @@ class Settings(BaseModel):
 class TrainingConfig(Settings):
     """Training, and what the server takes of it; the same for every method of a comparison."""
 
-    lr: float = Field(0.02, gt=0, description="learning rate")
+    lr: float = Field(0.02, gt=0, le=1e6, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
-    weight_decay: float = Field(0.0, ge=0, description="weight decay of SGD")
+    weight_decay: float = Field(0.0, ge=0, le=1e6, description="weight decay of SGD")
     epochs: int = Field(2, ge=0, description="local epochs in each round")
     batch_size: int = Field(32, ge=1, description="samples in a batch")
     drop_last: bool = Field(False, description="leave out the ragged last batch")

@@ -210,6 +210,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         settings=Training(**config.training.model_dump()),
     )  # fmt: skip
     for architecture in architectures:
+        architecture.insist_on_batches(config.training.batch_size)
         if architecture.outputs < federation.classes:
             raise UserError(f"the model has {architecture.outputs} outputs for {federation.classes} classes")
     if config.training.averaging != "mean" and not method.averages:
@@ -222,7 +223,12 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         known |= {"dataset": federation.name, "partition": federation.partition}
     elif federation.partition == OWN:
         known |= {"partition": OWN}
-    return Run(method, federation, config.model_copy(update=known), spec)
+    kept = sorted({name for architecture in architectures for name in architecture.state})
+    stateful = (
+        f"the model keeps state of its own in Python ({', '.join(kept)}): every client's training and every test "
+    )
+    notes = [stateful + "begins with a fresh module, and that state is lost at its end"] if kept else []
+    return Run(method, federation, config.model_copy(update=known), spec, notes=notes)
 
 
 def conduct(

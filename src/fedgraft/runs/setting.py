@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from fedgraft import kernels, models
+from fedgraft.core import streams
 from fedgraft.core.errors import UserError
-from fedgraft.core.model import Architecture
+from fedgraft.core.model import Architecture, as_taken
 from fedgraft.data.federation import Array, Federation, federate
 from fedgraft.runs.config import RunConfig
 
@@ -82,8 +83,9 @@ def _architecture(
     build: Callable[[], nn.Module], example: torch.Tensor, config: RunConfig, head: str | None, name: str
 ) -> Architecture:
     """Let our kernels run what they can of the module, if they compute the same on an example."""
-    with torch.random.fork_rng(devices=[]):
-        found = kernels.accelerate(build(), example, config.kernels).chains
+    with streams.untouched():
+        example = as_taken(build(), example)
+        found = kernels.accelerate(build(), example, config.kernels).chains if example.is_floating_point() else ()
     if config.device != "cpu" or not found:
         return Architecture(build, example, head, name)
 
