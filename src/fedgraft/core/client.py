@@ -36,6 +36,10 @@ class Workbench:
             self._models[key] = architecture.model(self.device)
         return self._models[key]
 
+    def clear(self) -> None:
+        """Put away the models that keep state in Python, before the next client comes: its own would not be alone."""
+        self._models = {key: model for key, model in self._models.items() if not model.stateful}
+
 
 class Client(Holder):
     """One client in one round.

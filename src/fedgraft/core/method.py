@@ -6,7 +6,6 @@ a frozen dataclass of hyper-parameters and holds no state: the server's state is
 """
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -198,7 +197,8 @@ def _check(method: str, parameter: "dataclasses.Field[Any]", value: Any) -> None
 
 
 def _finite(value: float) -> bool:
+    """Whether a network's floats can hold the number, with room to calculate."""
     try:
-        return math.isfinite(value)
+        return abs(float(value)) <= 1e30
     except OverflowError:  # a whole number that no float can hold
         return False

@@ -10,6 +10,7 @@ changes and does not step: BatchNorm statistics. Integer buffers stay with their
 parameters (``requires_grad`` is off) stay as they began, everywhere: they never travel.
 """
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgraft.core.errors import UserError
-from fedgraft.core.streams import Key, torch_seed
+from fedgraft.core.streams import Key, seed_globals, torch_seed, untouched
 
 Part = Literal["all", "extractor", "head", "nothing"]
 Buffers = Literal["average", "local", "keep"]
@@ -128,6 +129,7 @@ class Model:
 
     def __init__(self, module: nn.Module, head: nn.Module, layout: Layout, device: torch.device) -> None:
         self.module, self.head, self.layout, self.device = module.to(device), head, layout, device
+        self.stateful, self.takes_integers = False, False
         self.vector = torch.zeros(layout.size, dtype=layout.dtype, device=device)
         self.gradient = torch.zeros(layout.trained, dtype=layout.dtype, device=device)
         self.normalises_batches = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
@@ -151,6 +153,8 @@ class Model:
         return (features, *inputs[1:])
 
     def __call__(self, x: Tensor) -> Tensor:
+        if not x.is_floating_point() and not self.takes_integers:
+            x = x.to(self.layout.dtype)
         logits: Tensor = self.module(x)
         return logits
 
@@ -237,7 +241,10 @@ class Model:
 
 
 class Architecture:
-    """Any ``nn.Module``, made by ``build``, with a named head; everything else is the extractor."""
+    """Any ``nn.Module``, made by ``build``, with a named head; everything else is the extractor.
+
+    ``state`` names the attributes in which the module keeps state in Python: none in most.
+    """
 
     def __init__(
         self,
@@ -246,30 +253,49 @@ class Architecture:
         head: str | None = None,
         name: str = "custom",
     ) -> None:
-        self.build, self.name, self.example = build, name, example
+        self.build, self.name = build, name
         module = self._construct(0)
+        self.example = example = as_taken(module, example)
         self.head = head or _last_layer(module)
         if self.head not in dict(module.named_modules()):
             raise UserError(f"the module has no submodule {self.head!r} to be its head")
         self.channels_last = _takes_channels_last(module, example)
         self.layout = _layout(module, self.head, self.channels_last)
+        self.state: tuple[str, ...] = ()
         model = self.model()
         self.integers = model.integers
-        with torch.random.fork_rng(devices=[]), model.evaluating():
+        with untouched(), model.evaluating():
             features, logits = model.score(example)
+        self.state = _python_state(self.model(), example)
         self.features = tuple(features.shape[1:])
         self.outputs = logits.shape[1]
 
     def _construct(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
+        with untouched():
             torch.manual_seed(seed)
+            seed_globals("module", seed)
             return self.build()
 
     def model(self, device: torch.device | None = None, seed: int = 0) -> Model:
         """Make a live model."""
         module = self._construct(seed)
         head = module.get_submodule(self.head)
-        return Model(module, head, self.layout, device or torch.device("cpu"))
+        made = Model(module, head, self.layout, device or torch.device("cpu"))
+        made.stateful, made.takes_integers = bool(self.state), not self.example.is_floating_point()
+        return made
+
+    def insist_on_batches(self, size: int) -> None:
+        """Refuse batches of one sample for a module that cannot train on one: BatchNorm has no spread to go by."""
+        model = self.model()
+        if size > 1 or not model.normalises_batches:
+            return
+        try:
+            with untouched():
+                model.module.train()(self.example[:1])
+        except ValueError:
+            raise UserError(
+                "BatchNorm cannot train on batches of one sample: batch_size has to be at least 2"
+            ) from None
 
     def initial(self, *key: Key) -> Tensor:
         """Return freshly initialised weights; the same key gives the same bits."""
@@ -281,6 +307,52 @@ def _last_layer(module: nn.Module) -> str:
     if not owners or owners[-1] == "":
         raise UserError("the module has no layer that could be its head; name one with head=...")
     return owners[-1]
+
+
+def as_taken(module: nn.Module, example: Tensor) -> Tensor:
+    """Return an example as the module takes it: whole numbers as such if it can (tokens), else as floats."""
+    dtype = next((parameter.dtype for parameter in module.parameters()), torch.float32)
+    if example.is_floating_point():
+        if example.dtype != dtype:
+            weights, inputs = (str(each).removeprefix("torch.") for each in (dtype, example.dtype))
+            raise UserError(f"the module has {weights} weights and the samples are {inputs}: call its .float() first")
+        return example
+    try:
+        with untouched(), torch.no_grad():
+            module.eval()(example)
+    except (RuntimeError, TypeError, ValueError):
+        return example.to(dtype)
+    return example
+
+
+def _python_state(model: Model, example: Tensor) -> tuple[str, ...]:
+    """Name the attributes of the module that a training step changes and that are neither parameters nor buffers."""
+    before = _attributes(model.module)
+    with untouched():
+        try:
+            model.train_on(len(example))(example).sum().backward()  # type: ignore[no-untyped-call]
+        except RuntimeError:  # whatever is wrong with it, training says it better
+            return ()
+    after = _attributes(model.module)
+    return tuple(sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)))
+
+
+def _attributes(module: nn.Module) -> dict[str, object]:
+    """What a module and its parts call their state and is not torch's, each as something that can be compared."""
+    torchs = vars(nn.Module()).keys()
+    return {
+        f"{name}.{key}".removeprefix("."): _comparable(value)
+        for name, part in module.named_modules()
+        for key, value in dict(part.__getstate__()).items()
+        if key not in torchs
+    }
+
+
+def _comparable(value: object) -> object:
+    try:
+        return pickle.dumps(value)
+    except Exception:  # it can be anything
+        return id(value)
 
 
 def _takes_channels_last(module: nn.Module, example: Tensor) -> bool:

@@ -32,10 +32,10 @@ class Settings(BaseModel):
 class Training(Settings):
     """Training, and what the server takes of it; the same for every method of a comparison."""
 
-    lr: float = Field(0.02, gt=0, description="learning rate")
+    lr: float = Field(0.02, gt=0, le=1e6, description="learning rate")
     optimizer: str = Field("sgd", description="how gradients move weights: sgd, adam, adamw (adam:beta2=0.99)")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
-    weight_decay: float = Field(0.0, ge=0, description="weight decay")
+    weight_decay: float = Field(0.0, ge=0, le=1e6, description="weight decay")
     schedule: str = Field(
         "constant", description="learning rate over rounds: constant, exponential:FACTOR, step:EVERY,FACTOR, cosine"
     )

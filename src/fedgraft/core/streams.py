@@ -6,6 +6,9 @@ worker never changes a training run.
 """
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -40,6 +43,25 @@ def seed_torch(device: torch.device, *key: Key) -> None:
         torch.default_generator.manual_seed(torch_seed(*key))
     else:
         torch.manual_seed(torch_seed(*key))
+
+
+def seed_globals(*key: Key) -> None:
+    """Set Python's and NumPy's own generators to the start of this stream: a module may draw from them too."""
+    number = entropy(*key)
+    random.seed(number)
+    np.random.seed(number & (2**32 - 1))  # noqa: NPY002
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """Leave the caller's generators as they were: torch's, NumPy's and Python's."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
 
 
 def torch_generator(*key: Key) -> torch.Generator:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedgraft.core import streams
 from fedgraft.core.client import ClientId, Workbench
 from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import Kind, Scores
@@ -30,7 +31,7 @@ from fedgraft.core.method import Method, Spec
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.state import State
 from fedgraft.engines.mailbox import Mailbox, shared_memory
-from fedgraft.engines.workshop import Done, Job, Workshop, first_states, own_random_state
+from fedgraft.engines.workshop import Done, Job, Workshop, first_states
 
 GLANCE = 0.2
 """Seconds between two looks at workers that are busy."""
@@ -176,7 +177,7 @@ class LocalEngine:
 
     def _alone(self, job: Job) -> Done | BaseException:
         try:
-            with own_random_state():
+            with streams.untouched():
                 return self._workshop.perform(job)
         except Exception as error:
             return error

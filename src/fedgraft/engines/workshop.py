@@ -61,6 +61,8 @@ class Workshop:
         """Do a job; only what comes back with the result counts."""
         started = time.perf_counter()
         streams.seed_torch(self.device, self.spec.seed, job.task, "torch", job.round, job.client)
+        streams.seed_globals(self.spec.seed, job.task, "globals", job.round, job.client)
+        self.workbench.clear()
         client = self.client(job.client, job.state, job.round, job.task)
         stages = self.spec.pipeline
         message = stages.decode("down", job.message.to(self.device), {})
@@ -83,13 +85,6 @@ def first_states(method: Method, spec: Spec, clients: Iterable[ClientId] | None 
             own = shared.setdefault(spec.assignment[client], spec.initial(client))
         states[client] = {"own": own}
     return states
-
-
-@contextmanager
-def own_random_state() -> Iterator[None]:
-    """Leave the caller's torch generator as it was."""
-    with torch.random.fork_rng(devices=[]):
-        yield
 
 
 @contextmanager

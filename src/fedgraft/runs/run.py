@@ -291,6 +291,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         names=federation.names,
     )  # fmt: skip
     for architecture in architectures:
+        architecture.insist_on_batches(config.training.batch_size)
         if architecture.outputs < federation.classes:
             raise UserError(f"the model has {architecture.outputs} outputs for {federation.classes} classes")
     if config.training.averaging != "mean" and not method.averages:
@@ -301,7 +302,13 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     setting.insist_on_stages(method, server)
     known = {"method": methods.named(method), "params": method.parameters(), "model": name}
     told = setting.settled(config, federation, given=given).model_copy(update=known)
-    return Run(method, federation, told, spec, notes=list(federation.notes))
+    notes = [*federation.notes]
+    if kept := sorted({name for architecture in architectures for name in architecture.state}):
+        notes.append(
+            f"the model keeps state of its own in Python ({', '.join(kept)}): every client's training and every test "
+            "begins with a fresh module, and that state is lost at its end"
+        )
+    return Run(method, federation, told, spec, notes=notes)
 
 
 def conduct(

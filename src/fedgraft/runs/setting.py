@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from fedgraft import kernels, models
+from fedgraft.core import streams
 from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method, Server
-from fedgraft.core.model import Architecture
+from fedgraft.core.model import Architecture, as_taken
 from fedgraft.core.reference import is_reference, reference, resolve
 from fedgraft.data.datasets import lies_at_sites
 from fedgraft.data.datasets.formats import Array
@@ -190,8 +191,9 @@ def _architecture(
     build: Callable[[], nn.Module], example: torch.Tensor, config: RunConfig, head: str | None, name: str
 ) -> Architecture:
     """Let our kernels run what they can of the module, if they compute the same on an example."""
-    with torch.random.fork_rng(devices=[]):
-        found = kernels.accelerate(build(), example, config.kernels).chains
+    with streams.untouched():
+        example = as_taken(build(), example)
+        found = kernels.accelerate(build(), example, config.kernels).chains if example.is_floating_point() else ()
     if config.device != "cpu" or not found:
         return Architecture(build, example, head, name)
 

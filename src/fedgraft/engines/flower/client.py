@@ -11,12 +11,12 @@ from pathlib import Path
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp as ClientApp
 
-from fedgraft.core import exchange
+from fedgraft.core import exchange, streams
 from fedgraft.core.client import ClientId
 from fedgraft.core.model import Model
 from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report
 from fedgraft.engines.flower.site import Memory, SiteError
-from fedgraft.engines.workshop import Job, Workshop, first_states, own_random_state, single_thread
+from fedgraft.engines.workshop import Job, Workshop, first_states, single_thread
 from fedgraft.version import __version__
 
 log = logging.getLogger("fedgraft.site")
@@ -59,7 +59,7 @@ def make(branch: Callable[[Path], Branch]) -> ClientApp:
                 place = context.node_config.get("site")
                 if not isinstance(place, str):
                     raise SiteError("the node was started without --node-config 'site=\"/path/of/its.toml\"'")
-                with own_random_state(), single_thread():
+                with streams.untouched(), single_thread():
                     return work(branch(Path(place)), message)
             except (SiteError, RecordError) as error:
                 log.error("%s", error)
@@ -115,7 +115,8 @@ def _keep_personal(branch: Branch, memory: Memory, job: Job) -> None:
     method = branch.workshop.method
     client = branch.workshop.client(job.client, job.state, job.round, "evaluate")
     exchange.contact(method, client)
-    own = method.personal(client, job.message, client.own if method.headline == "trained" else None)
+    message = client.spec.pipeline.decode("down", job.message, {})
+    own = method.personal(client, message, client.own if method.headline == "trained" else None)
     if isinstance(own, Model):
         network = client.architecture
         facts = {"method": method.name, "point": method.headline, "round": str(job.round + 1), "model": network.name}
