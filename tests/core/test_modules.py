@@ -166,7 +166,11 @@ def test_tokens_reach_the_network_as_whole_numbers(dtype: type[np.generic]) -> N
 
 def test_whole_numbers_reach_a_network_that_takes_none_as_floats() -> None:
     whole, floats = sentences(np.int64), sentences(np.float32)
-    ended = [fedgraft.run("fedavg", fed, model="mlp", rounds=2, lr=0.01, workers=1).server for fed in (whole, floats)]
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, CLASSES))
+
+    ended = [fedgraft.run("fedavg", fed, model=network, rounds=2, lr=0.01, workers=1).server for fed in (whole, floats)]
     assert ended[0] is not None
     assert ended[1] is not None
     assert torch.equal(ended[0]["weights/0"], ended[1]["weights/0"])

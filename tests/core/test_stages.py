@@ -213,7 +213,7 @@ def test_a_reply_that_is_not_coded_as_agreed_is_refused(fed: Federation, monkeyp
 def test_a_stage_that_has_nothing_to_do_is_refused(fed: Federation) -> None:
     with pytest.raises(UserError, match="topk does nothing for apple: topk codes changes"):
         fg.run("apple", fed, model=small_network(), rounds=1, stages=["topk:0.1"])
-    with pytest.raises(UserError, match="there is no stage 'topkk'; did you mean 'topk'"):
+    with pytest.raises(UserError, match="no stage is called 'topkk'; did you mean 'topk'"):
         fg.run("fedavg", fed, model=small_network(), rounds=1, stages=["topkk"])
     with pytest.raises(UserError, match="share has to be above 0"):
         fg.run("fedavg", fed, model=small_network(), rounds=1, stages=["topk:0"])

@@ -158,6 +158,6 @@ def test_a_method_s_own_epochs_do_not_follow_the_run_s_steps() -> None:
 
 
 def test_momentum_is_a_setting_of_sgd_alone() -> None:
-    with pytest.raises(ValidationError, match="momentum is a setting of sgd"):
+    with pytest.raises(ValidationError, match="momentum is a setting of the optimizer sgd"):
         Training(optimizer="adam", momentum=0.5)
     assert Training(optimizer="adam").plain.optimizer == "sgd"

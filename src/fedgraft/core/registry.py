@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from fedgraft.core.errors import UserError, unknown
-from fedgraft.core.reference import is_reference, reference, resolve
+from fedgraft.core.reference import is_reference, reference, resolve, split
 
 T = TypeVar("T")
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
@@ -115,12 +115,9 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
 
     def split(self, text: str) -> tuple[str, dict[str | None, Any]]:
         """Split ``name:key=value,...``; a bare value has the key None. A reference has a colon of its own."""
-        text = text.strip()
-        name, _, rest = text.partition(":")
-        if name not in self and is_reference(text.partition("=")[0].rpartition(":")[0] or text):
-            head, _, tail = text.partition("=")
-            name, _, key = head.rpartition(":") if tail else (text, "", "")
-            rest = f"{key}={tail}" if tail else ""
+        name, _, rest = text.strip().partition(":")
+        if name not in self and (found := split(text.strip())):
+            name, rest = found
         return name.strip(), assignments(rest.split(","))
 
     def text(self, thing: T) -> str:

@@ -39,7 +39,7 @@ class Training(Settings):
     schedule: str = Field(
         "constant", description="learning rate over rounds: constant, exponential:FACTOR, step:EVERY,FACTOR, cosine"
     )
-    epochs: float = Field(2, ge=0, description="local epochs in each round; 0.5 is half of the batches")
+    epochs: float = Field(2.0, ge=0, description="local epochs in each round; 0.5 is half of the batches")
     steps: int | None = Field(None, ge=1, description="local steps in each round, instead of epochs")
     batch_size: int = Field(32, ge=1, description="samples in a batch")
     drop_last: bool = Field(False, description="leave out the ragged last batch")
@@ -111,5 +111,5 @@ def _known(registry: Registry[Any], text: str) -> str:
     """Refuse a name that stands for nothing, before anything heavy is imported."""
     name, _ = registry.split(text)
     if name not in registry and not is_reference(name):
-        raise ValueError(str(unknown(registry.kind, name, registry)))
+        raise ValueError(f"names what is not there: {unknown(registry.kind, name, registry)}")
     return text.strip()

@@ -155,7 +155,7 @@ def _samples(array: Array, what: str) -> Array:
         if array.ndim == 4 and array.shape[1] <= 4 < array.shape[3]:
             raise UserError(f"{what} has shape {array.shape}, the channels first; pixels must be N,H,W or N,H,W,C")
         return np.ascontiguousarray(array)
-    if array.dtype.kind == "i" and array.ndim == 2:
+    if array.dtype.kind in "iu" and array.ndim == 2:
         return np.ascontiguousarray(array, dtype=np.int64)
     if array.dtype.kind != "f":
         raise UserError(f"{what} is {array.dtype}; save pixels as uint8 and features as float32")
