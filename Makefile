@@ -28,9 +28,10 @@ bench: $(VENV)/installed-dev
 bench-peers: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks peers
 
-# reliability by hand: 10,000 cases for each reader, 50 kills, 1,000 rounds, every deliberate break (docs/reliability.md)
+# reliability by hand: 10,000 cases for each reader, every attack, 50 kills, 1,000 rounds, every deliberate break (docs/reliability.md)
 trials: $(VENV)/installed-dev
 	$(BIN)/python -W ignore -m trials.fuzz
+	$(BIN)/python -W ignore -m trials.attack
 	$(BIN)/python -m trials.crash
 	$(BIN)/python -m trials.soak
 	$(BIN)/python -m trials.mutations
