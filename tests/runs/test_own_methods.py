@@ -87,7 +87,7 @@ def test_two_methods_of_one_name_are_refused() -> None:
 
 def test_folders_are_distinct_and_not_too_long() -> None:
     labels = ["a:x=b/c", "a:x=b-c", "a:x=b c", "plain", "m:x=" + "y" * 500, "m:x=" + "y" * 499 + "z"]
-    folders = [comparisons.folder_name(label, labels) for label in labels]
+    folders = [comparisons.folder_name(label) for label in labels]
     assert len(set(folders)) == len(labels)
     assert folders[3] == "plain"
     assert max(map(len, folders)) < 200

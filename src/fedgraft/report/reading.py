@@ -139,7 +139,7 @@ def _children(folder: Path) -> Iterator[Path]:
 
 
 def _rank(run: Path, order: Sequence[str]) -> int:
-    folders = [folder_name(label, order) for label in order]
+    folders = [folder_name(label) for label in order]
     name = run.name.rpartition("-seed")[0]
     return folders.index(name) if name in folders else len(order)
 

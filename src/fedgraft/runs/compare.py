@@ -108,14 +108,10 @@ def contestants(chosen: str | Method | Iterable[str | Method]) -> dict[str, Meth
     return members
 
 
-def folder_name(label: str, labels: Iterable[str]) -> str:
-    """What the folders of a method's runs are called; no two of ``labels`` have the same."""
-
-    def plain(text: str) -> str:
-        return re.sub(r"[^\w.+=-]+", "-", text)
-
-    name = plain(label)
-    if len(name.encode()) <= 150 and [plain(each) for each in labels].count(name) == 1:
+def folder_name(label: str) -> str:
+    """What the folders of a method's runs are called, whatever other methods there are: a comparison may grow."""
+    name = re.sub(r"[^\w.+=-]+", "-", label)
+    if len(name.encode()) <= 150 and re.fullmatch(r"[\w.+=:,-]+", label):
         return name
     return f"{name[:40]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
@@ -161,7 +157,7 @@ class Agenda:
 
     def folder(self, place: Path, label: str, seed: int) -> Path:
         """Where a run of the comparison has its directory."""
-        return place / f"{folder_name(label, self.members)}-seed{seed}"
+        return place / f"{folder_name(label)}-seed{seed}"
 
     def left(self, place: Path) -> int:
         """How many runs are not finished yet."""
