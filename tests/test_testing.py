@@ -1,6 +1,7 @@
 """The shipped checks: sound methods pass them, and each notices a method that breaks what it is about."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from fedgraft.core.client import Client, ClientId
 from fedgraft.core.message import Message
-from fedgraft.core.method import Inbox, Method, Server, hyper
+from fedgraft.core.method import Inbox, Method, Server, Spec, hyper
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.methods.fedprox import FedProx
 from fedgraft.testing import CheckError, check_method, checks
@@ -89,12 +90,16 @@ class Greedy(Mine):
 class Forgetful(Mine):
     """Counts its rounds where no checkpoint looks."""
 
-    seen: list[int] = field(default_factory=list, hash=False, compare=False, metadata={"doc": "rounds"}, init=False)
+    merged: ClassVar[list[int]] = []
+
+    def setup(self, spec: Spec) -> Server:
+        self.merged.clear()
+        return super().setup(spec)
 
     def merge(self, server: Server, inbox: Inbox) -> None:
-        self.seen.append(1)
+        self.merged.append(len(inbox))
         super().merge(server, inbox)
-        server["weights/0"] = server["weights/0"] * (1 + len(self.seen))
+        server["weights/0"] = server["weights/0"] / len(self.merged)
 
 
 @pytest.mark.parametrize(

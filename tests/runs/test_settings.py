@@ -55,6 +55,7 @@ ANOTHER: dict[str, Any] = {
     "max_norm": 1e-3,
     "outlier_factor": 1e-6,
     "averaging": "median",
+    "stages": ["float16"],
 }
 OF_THE_DATA = {"dataset", "data_dir", "clients", "partition", "validation", "normalise", "augment", "resize"}
 REFUSED = {

@@ -57,10 +57,10 @@ def as_toml(settings: Mapping[str, Any]) -> bytes:
 
 
 def without_none(value: Any) -> Any:
-    """Leave out what is not set: TOML has no word for it."""
+    """Leave out what is not set, for which TOML has no word, and have lists as a file gives them back."""
     if isinstance(value, Mapping):
         return {key: without_none(inner) for key, inner in value.items() if inner is not None}
-    return value
+    return list(value) if isinstance(value, tuple) else value
 
 
 @contextmanager
