@@ -142,3 +142,13 @@ def test_every_check_says_what_it_looks_at() -> None:
     told = [about for about, _ in checks(Mine)]
     assert len(set(told)) == len(told) == 9
     assert all(told)
+
+
+def test_the_checks_do_not_depend_on_how_many_threads_torch_has() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert [wrong for about, wrong in checks(Mine) if "same bits: whatever" in about] == [None]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

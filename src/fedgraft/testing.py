@@ -29,6 +29,7 @@ from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.settings import Training
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.engines.local import Faults, LocalEngine
+from fedgraft.engines.workshop import single_thread
 
 CLASSES = 3
 Values = Mapping[str, Any]
@@ -313,7 +314,8 @@ def checks(kind: type[Method], companions: Mapping[str, Values] | None = None) -
     for check in (*CHECKS, acting):
         about = (check.__doc__ or "").partition("\n")[0].partition(";")[0].rstrip(".")
         try:
-            check(kind)
+            with single_thread():
+                check(kind)
         except CheckError as error:
             yield about, str(error)
         except Exception as error:

@@ -90,7 +90,7 @@ class Training(Settings):
     @model_validator(mode="after")
     def _no_momentum_for_others(self) -> Self:
         if "momentum" in self.model_fields_set and self.momentum and self.optimizer != "sgd":
-            raise ValueError(f"momentum is a setting of the optimizer sgd, and it is {self.optimizer!r} here")
+            raise ValueError(f"momentum is a setting of the optimizer sgd, not of {self.optimizer}")
         return self
 
     def but(self, **changes: Any) -> Self:
