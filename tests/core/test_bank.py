@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -71,7 +71,14 @@ def test_the_mean_of_alike_rows_is_the_row_to_the_last_bit() -> None:
     assert torch.equal(bank.mean(row.repeat(7, 1), torch.tensor([3, 1, 4, 1, 5, 9, 2])), row)
 
 
+LOPSIDED = torch.tensor([
+    [-8.9511e-03, 2.1131e-01, 8.8207e-02, 5.4928e-03], [0.0] * 4, [-4.5873e-07, -1.6514e-06, 3.0221e-07, -9.2049e-07],
+    [0.0] * 4, [-8.9511e-03, 2.1131e-01, 8.8207e-02, 5.4928e-03],
+])  # fmt: skip
+
+
 @settings(max_examples=60, deadline=None)
+@example((LOPSIDED, torch.ones(5)))
 @given(banks())
 def test_distances_are_those_of_a_loop_and_never_negative(drawn: tuple[Tensor, Tensor]) -> None:
     models, _ = drawn

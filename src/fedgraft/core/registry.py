@@ -17,7 +17,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -78,6 +77,8 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
 
     @cached_property
     def _installed(self) -> dict[str, Any]:
+        from importlib.metadata import entry_points  # help does not wait for it
+
         return {point.name: point for point in entry_points(group=self.group)} if self.group else {}
 
     def _loaded(self, name: str) -> "type[T]":
