@@ -524,7 +524,7 @@ def test_only_what_was_agreed_leaves_a_site(fed: Federation, tmp_path: Path) -> 
     assert (hello["site"], hello["samples"]) == ("b", 13)
     assert set(left[1][1]["message"]) == set(done.method.expects(done.server, 1))  # type: ignore[arg-type]
     assert set(left[1][1]["figures"]) == {"loss", "steps", "seconds"}
-    counts = ("correct", "total", "loss")
+    counts = ("correct", "total", "loss", "broken")
     assert set(left[2][1]["figures"]) == {f"test/{point}/{count}" for point in POINTS for count in counts}
     assert done.result["label_counts"] is None
     assert json.loads((tmp_path / "run" / "result.json").read_text())["label_counts"] is None
