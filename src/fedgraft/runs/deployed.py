@@ -238,7 +238,8 @@ def leaving(method: Method, server: Server) -> str:
     return (
         f"what crosses with {method.name}: {method.sends}. In a round {span} bytes leave a site "
         f"({', '.join(sorted(fields)) or 'nothing'}), with its loss, steps and seconds; after a round, how many test "
-        "samples its model got right, of how many, and the loss; once, its name and how many samples it has"
+        "samples its model got right, of how many, for how many it gave no number, and the loss; once, its name and how "
+        "many samples it has"
     )
 
 
