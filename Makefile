@@ -18,6 +18,7 @@ test: $(VENV)/installed-dev
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 bench: $(VENV)/installed-dev

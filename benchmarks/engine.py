@@ -135,14 +135,14 @@ class Watched:
     def sets(self) -> Collection[Kind]:
         return self.engine.sets
 
-    def settle(self, accepted: Collection[ClientId]) -> None:
-        self.engine.settle(accepted)
+    def commit(self, accepted: Collection[ClientId]) -> None:
+        self.engine.commit(accepted)
 
     def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
         return self.engine.evaluate(round, messages)
 
-    def traits(self) -> Mapping[str, Tensor]:
-        return self.engine.traits()
+    def observe(self) -> Mapping[str, Tensor]:
+        return self.engine.observe()
 
 
 def makespan(jobs: Sequence[float], workers: int) -> float:

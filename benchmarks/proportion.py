@@ -20,7 +20,7 @@ from fedgraft.core.proportion import CROWD, excesses
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import single_thread
-from fedgraft.runs import setting
+from fedgraft.runs import population
 from fedgraft.runs.config import RunConfig, configure, participation_range
 from fedgraft.runs.run import plan
 
@@ -28,7 +28,7 @@ from fedgraft.runs.run import plan
 def measured(name: str, config: RunConfig) -> tuple[dict[str, float], int]:
     """Run a method without testing it; return the largest excess of each entry, and how many replies were refused."""
     method, largest = methods.make(name), dict[str, float]()
-    federation = setting.federation(config)
+    federation = population.federation(config)
     run = plan(method, federation, config, None)
     server, picking = method.setup(run.spec), Participation(*participation_range(config.participation))
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedgraft import methods
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data.datasets import Dataset, load
 from fedgraft.data.federation import federate
 from fedgraft.runs.config import RunConfig, configure

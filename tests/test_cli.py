@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.core.errors import UserError
 
 runner = CliRunner()
 SMALL = ["--clients", "3", "--partition", "iid", "--rounds", "2", "--workers", "1"]

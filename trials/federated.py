@@ -17,9 +17,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from fedgraft.data.federation import Federation
+from fedgraft.deploy.charter import Charter, charter
+from fedgraft.deploy.serving import branch, client, serve
 from fedgraft.engines.flower.server import Rules
-from fedgraft.runs.charter import Charter, charter
-from fedgraft.runs.deployed import branch, client, serve
 
 Handler = Callable[[Message, Context], Message]
 FAST = Rules(quorum=1, deadline=0.2, patience=0.5, grace=30.0, pause=0.01, again=0.0)

@@ -41,7 +41,7 @@ CONTRACTS = {
     "data": ["tests/data/test_federation.py", "tests/data/test_sites.py"],
     "settings": ["tests/runs/test_settings.py"],
     "simplex": ["tests/core/test_simplex.py"],
-    "statistics": ["tests/test_statistics.py", "tests/report/test_comparison.py"],
+    "statistics": ["tests/runs/test_statistics.py", "tests/report/test_comparison.py"],
     "training": ["tests/core/test_training.py", "tests/core/test_steps.py"],
 }
 Verdict = Literal["noticed", "survived", "hung"]

@@ -13,11 +13,11 @@ not wait for torch.
 import importlib
 from typing import Any
 
+from fedgraft.base.version import __version__
 from fedgraft.methods import PLACES as METHOD_PLACES
-from fedgraft.version import __version__
 
 _PLACES = {
-    "fedgraft.core.errors": ["UserError"],
+    "fedgraft.base.errors": ["UserError"],
     "fedgraft.core.message": ["Field", "Message"],
     "fedgraft.core.method": ["Method", "Server", "hyper"],
     "fedgraft.core.client": ["Client"],

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedgraft import characters
-from fedgraft.core.errors import UserError
+from fedgraft.base import characters
+from fedgraft.base.errors import UserError
+from fedgraft.base.version import __version__
 from fedgraft.deploy import commands as deploy
 from fedgraft.flags import (
     ConfigFile,
@@ -30,7 +31,6 @@ from fedgraft.flags import (
     with_settings,
 )
 from fedgraft.runs.config import AT, At, RunConfig, configure, read
-from fedgraft.version import __version__
 
 app = typer.Typer(
     name="fedgraft",
@@ -250,7 +250,7 @@ def methods(
     """List the methods, or tell all about one."""
     from rich.markup import escape
 
-    from fedgraft.core.errors import unknown
+    from fedgraft.base.errors import unknown
     from fedgraft.methods import METHODS, describe
     from fedgraft.terminal import bullets, facts_table
 
@@ -374,7 +374,7 @@ def check(
 
 def _companions(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Read ``name:key=value,...`` texts."""
-    from fedgraft.core.registry import assignments
+    from fedgraft.base.registry import assignments
 
     found: dict[str, dict[str, Any]] = {}
     for text in texts:
@@ -422,8 +422,8 @@ def version_flag(
 
 def _insist_on_names(config: RunConfig, names: Sequence[str]) -> None:
     """Answer a misspelt method or dataset before torch is imported, which takes seconds."""
-    from fedgraft.core.errors import unknown
-    from fedgraft.core.reference import is_reference
+    from fedgraft.base.errors import unknown
+    from fedgraft.base.reference import is_reference
     from fedgraft.data.datasets import is_path, known
     from fedgraft.methods import METHODS
 

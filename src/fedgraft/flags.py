@@ -15,7 +15,7 @@ import typer
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.settings import Training
 from fedgraft.runs.config import AT, At, RunConfig
 from fedgraft.runs.config import flag as typed_as

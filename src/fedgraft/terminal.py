@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from fedgraft.characters import console
+from fedgraft.base.characters import console
 from fedgraft.core.evaluation import POINTS
 from fedgraft.core.rounds import Round
 from fedgraft.report.comparison import about_clients

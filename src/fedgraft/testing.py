@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import Client
-from fedgraft.core.errors import UserError
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Architecture

@@ -24,7 +24,7 @@ def test_the_bare_loop_ends_in_the_bits_of_the_engine_s_training(choice: str) ->
     spec, server_state = run.spec, run.method.setup(run.spec)
     with LocalEngine(run.method, spec, run.federation.clients) as local:
         outcomes = local.train(0, {c: run.method.send(server_state, c) for c in range(3)})
-        local.settle(range(3))
+        local.commit(range(3))
     model = spec.architecture(0).model()
     for client in range(3):
         taken = engine.bare_steps(model, run.federation.clients[client].train, spec, spec.initial(0), 0, client)

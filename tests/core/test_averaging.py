@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import fedgraft as fg
+from fedgraft.base.errors import UserError
 from fedgraft.core import averaging, bank
-from fedgraft.core.errors import UserError
 from fedgraft.core.message import Message
 from fedgraft.core.method import Inbox, Server
 from fedgraft.data.federation import Federation

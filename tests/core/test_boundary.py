@@ -12,8 +12,8 @@ from conftest import HOSTILE, Outcomes, Wire, blobs, specification
 from torch import Tensor
 
 import fedgraft
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import ClientId
-from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point, Score, Scores, Summary
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import Message

@@ -9,8 +9,8 @@ import torch
 from conftest import blobs, simulate, specification, visit
 from torch import Tensor
 
+from fedgraft.base.errors import ContractError
 from fedgraft.core.client import Client, ClientId, Predictor
-from fedgraft.core.errors import ContractError
 from fedgraft.core.evaluation import Score, Summary
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Method, Server

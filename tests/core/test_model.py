@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.model import Architecture
 
 IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))

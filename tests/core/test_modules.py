@@ -11,7 +11,7 @@ from conftest import CLASSES, blobs, simulate, specification
 from torch import Tensor, nn
 
 import fedgraft
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.model import Architecture
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.methods import make

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import fedgraft as fg
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import Client
 from fedgraft.core.compression import Coding, Float16, Int8, TopK
-from fedgraft.core.errors import UserError
 from fedgraft.core.message import Field, Message
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.core.stages import Pipeline, Stage, StageError

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data import datasets
 from fedgraft.data.datasets import catalogue, entries, fetch, formats, load
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data.federation import Site, federate, own_data
 from fedgraft.data.partition import Dirichlet
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data import sites
 
 TABLE = "set,age,label,dose\ntrain,50,1,0.5\ntest,61,0,1.5\n\ntrain,42,0,-2e-1\n"

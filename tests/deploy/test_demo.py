@@ -17,8 +17,8 @@ pytest.importorskip("flwr", reason="the extra fedgraft[flower] is not installed"
 from typer.testing import CliRunner
 
 import fedgraft as fg
+from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.core.errors import UserError
 
 pytestmark = [
     pytest.mark.xdist_group("flower"),

@@ -16,10 +16,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra fedgraft[flower] is not installed")
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data.datasets import load
-from fedgraft.engines.flower import certificates, limits, reach
-from fedgraft.engines.flower.processes import HOST, Process, free_port
+from fedgraft.deploy import certificates
+from fedgraft.deploy.processes import HOST, Process, free_port
+from fedgraft.engines.flower import limits, reach
 from trials.attack.federation import MEGABYTE, ROOM, Gated, gated, nginx
 
 pytestmark = pytest.mark.xdist_group("flower")
@@ -155,7 +156,7 @@ def site(place: Gated, tmp_path: Path) -> Path:
     """Site a's folder, as the operator handed it over, with data and with what was agreed."""
     shutil.copytree(place.kit / "certificates" / "sites" / "a", tmp_path / "a")
     shutil.copy2(place.kit / "sites" / "a.toml", tmp_path / "a")
-    shutil.copy2(place.kit / "federation.toml", tmp_path / "a")
+    shutil.copy2(place.kit / "charter.toml", tmp_path / "a")
     digits = load("digits")
     x, y = digits.x_train[:50], digits.y_train[:50]
     np.savez(tmp_path / "a" / "a.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
@@ -168,7 +169,7 @@ def test_a_site_in_order_is_told_so_and_can_start_at_once(place: Gated, site: Pa
     assert "data: 50 samples to train on and 20 to test on, as agreed" in said
     assert f"server: {place.address} answers, with a certificate of our authority; the clock is 0 s" in said
     assert "key: node.key is registered" in said
-    (site.parent / "federation.toml").unlink()
+    (site.parent / "charter.toml").unlink()
     assert "whether they fit is not known" in check(site, "--server", place.address)
     node = place.flower.start("checked", "flower-supernode", *words(place, "a"), may_end=True)
     try:
@@ -204,8 +205,8 @@ def test_every_problem_of_a_site_is_named(place: Gated, site: Path, tmp_path: Pa
         check(site, "--server", f"{HOST}:{free_port()}")
     with pytest.raises(UserError, match="holds no private key"):
         check(site, *server, "--key", other / "node.pub")
-    agreed = (site.parent / "federation.toml").read_text("utf-8")
-    (site.parent / "federation.toml").write_text(agreed.replace("shape = [8, 8]", "shape = [9, 9]"), "utf-8")
+    agreed = (site.parent / "charter.toml").read_text("utf-8")
+    (site.parent / "charter.toml").write_text(agreed.replace("shape = [8, 8]", "shape = [9, 9]"), "utf-8")
     with pytest.raises(
         UserError, match=r"its samples are pixels of \[8, 8\], the federation's pixels of \[9, 9\]; .*key"
     ):
@@ -217,7 +218,7 @@ def test_every_problem_of_a_site_is_named(place: Gated, site: Path, tmp_path: Pa
 
 def ended(place: Gated, *nodes: Process) -> None:
     """End nodes before the others do; a node that goes in peace may come back at once."""
-    from fedgraft.engines.flower.processes import end
+    from fedgraft.deploy.processes import end
 
     end(nodes)
     for node in nodes:

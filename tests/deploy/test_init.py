@@ -13,10 +13,10 @@ pytest.importorskip("flwr", reason="the extra fedgraft[flower] is not installed"
 
 from typer.testing import CliRunner
 
+from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.core.errors import UserError
+from fedgraft.deploy.charter import Charter, read
 from fedgraft.engines.flower.site import describe
-from fedgraft.runs.charter import Charter, read
 
 DATA = ["--pixels", "8x8", "--classes", "10"]
 COLOUR = [
@@ -42,7 +42,7 @@ def test_the_folder_says_what_was_asked_for(tmp_path: Path) -> None:
         folder, "--sites", "north,south,east", "--method", "fedapa", "--set", "mu=0.3", *DATA, "--name", "x-rays",
         "--rounds", "20", "--lr", "0.05", "--quorum", "2", "--deadline", "90", "--address", "fed.example.org:8000",
     )  # fmt: skip
-    charter = read(folder / "federation.toml")
+    charter = read(folder / "charter.toml")
     assert charter.sites == ("north", "south", "east")
     assert (charter.run.method, charter.run.params, charter.run.rounds) == ("fedapa", {"mu": 0.3}, 20)
     assert charter.run.training.lr == 0.05
@@ -53,7 +53,7 @@ def test_the_folder_says_what_was_asked_for(tmp_path: Path) -> None:
         10,
     )
     assert (charter.quorum, charter.rules.deadline, charter.rules.patience) == (2, 90, 3600)
-    assert 'sites = ["north", "south", "east"]' in (folder / "federation.toml").read_text()
+    assert 'sites = ["north", "south", "east"]' in (folder / "charter.toml").read_text()
     for name in charter.sites:
         site = describe(folder / "sites" / f"{name}.toml")
         assert (site.name, site.data, site.state) == (
@@ -72,14 +72,14 @@ def test_a_runs_configuration_or_a_recipe_becomes_a_federation(tmp_path: Path) -
         'method = "ditto"\nclients = 7\nrounds = 4\nworkers = 2\n[training]\nlr = 0.1\n'
     )
     init(tmp_path / "one", "--sites", "a,b", "--config", str(tmp_path / "config.toml"), *DATA)
-    one = read(tmp_path / "one" / "federation.toml")
+    one = read(tmp_path / "one" / "charter.toml")
     assert (one.run.method, one.run.rounds, one.run.training.lr, one.config.clients) == ("ditto", 4, 0.1, 2)
     init(tmp_path / "two", "--sites", "a,b", "--recipe", "fedapa", "--method", "fedper", *COLOUR)
-    two = read(tmp_path / "two" / "federation.toml")
+    two = read(tmp_path / "two" / "charter.toml")
     assert (two.run.method, two.run.model, two.run.training.batch_size) == ("fedper", "lenet5", 64)
     assert (two.run.normalise, two.data.mean, two.data.std) == ("standard", (0.5, 0.4, 0.3), (0.2,))
     init(tmp_path / "three", "--sites", "a", "--method", "fedavg", "--features", "30", "--classes", "2")
-    assert read(tmp_path / "three" / "federation.toml").data.kind == "features"
+    assert read(tmp_path / "three" / "charter.toml").data.kind == "features"
 
 
 def test_only_the_app_travels(tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_only_the_app_travels(tmp_path: Path) -> None:
         (folder / private).parent.mkdir(parents=True, exist_ok=True)
         (folder / private).write_text('secret = "yes"')
     shipped = bundle(folder)
-    assert shipped.keys() == {"pyproject.toml", "server_app.py", "client_app.py", "federation.toml"}
-    assert tomllib.loads(shipped["federation.toml"]) == tomllib.loads((folder / "federation.toml").read_text())
+    assert shipped.keys() == {"pyproject.toml", "server_app.py", "client_app.py", "charter.toml"}
+    assert tomllib.loads(shipped["charter.toml"]) == tomllib.loads((folder / "charter.toml").read_text())
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
@@ -144,12 +144,12 @@ def test_mistakes_exit_with_two(tmp_path: Path) -> None:
 
 
 def test_everything_else_in_the_charter_survives_the_folder(tmp_path: Path) -> None:
-    from fedgraft.runs.application import write_app
+    from fedgraft.deploy.application import write_app
 
     data = {"kind": "pixels", "shape": [8, 8, 3], "classes": 3, "mean": [0.5, 0.4, 0.3], "std": [0.1, 0.2, 0.3]}
     run = {"method": "fedppa", "model": "vgg-family", "normalise": "standard", "clip_norm": 2.0, "augment": True}
     made = Charter(directory="/srv/a b", sites=("a",), data=data, run=run)  # type: ignore[arg-type]
     write_app(tmp_path / "app", made)
-    again = read(tmp_path / "app" / "federation.toml")
+    again = read(tmp_path / "app" / "charter.toml")
     assert again.fingerprint == made.fingerprint
     assert again.directory == "/srv/a b"

@@ -10,10 +10,10 @@ pytest.importorskip("flwr", reason="the extra fedgraft[flower] is not installed"
 
 from typer.testing import CliRunner
 
+from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.core.errors import UserError
-from fedgraft.engines.flower import certificates
-from fedgraft.engines.flower.processes import Deployment
+from fedgraft.deploy import certificates
+from fedgraft.deploy.processes import Deployment
 
 pytestmark = pytest.mark.xdist_group("flower")
 SECONDS = 120.0
@@ -40,7 +40,7 @@ def deploy(*words: str | Path) -> str:
 
 
 def ssh_fingerprint(file: Path) -> str:
-    from fedgraft.engines.flower.nodes import _public, fingerprint
+    from fedgraft.deploy.nodes import _public, fingerprint
 
     return fingerprint(_public(file))
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra fedgraft[flower] is not installed")
 
 from fedgraft.data.datasets import load
-from fedgraft.engines.flower.processes import Deployment, free_port
+from fedgraft.deploy.processes import Deployment, free_port
 
 pytestmark = [
     pytest.mark.slow,

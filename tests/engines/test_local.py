@@ -15,8 +15,8 @@ import torch
 from conftest import blobs, simulate, specification
 from torch import Tensor
 
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import Client
-from fedgraft.core.errors import UserError
 from fedgraft.core.message import Message
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.data.federation import Federation
@@ -202,7 +202,7 @@ def test_private_figures_of_clients_that_never_joined_are_nan(fed: Federation) -
         def join(self, client: Client) -> None:
             client["number"] = torch.tensor(float(client.id))
 
-        def traits(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        def observe_client(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
             return {"number": client["number"]} if "number" in client else {}
 
     done, _, _ = simulate(Numbered(), fed, specification(fed, rounds=1), share=0.5)

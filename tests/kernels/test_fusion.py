@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedgraft import kernels, models
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.model import Architecture, Model
 from fedgraft.kernels import fusion as passes
 from fedgraft.kernels import native

@@ -11,8 +11,8 @@ from conftest import blobs, fleet, simulate, slope, small_network, specification
 from torch import Tensor
 from torch.nn import functional
 
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import Client
-from fedgraft.core.errors import UserError
 from fedgraft.core.message import Message
 from fedgraft.core.method import Inbox, Server, Spec
 from fedgraft.data.federation import Federation

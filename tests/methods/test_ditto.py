@@ -8,8 +8,8 @@ from conftest import simulate, specification, visit
 from torch import Tensor
 from torch.nn import functional
 
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import Client
-from fedgraft.core.errors import UserError
 from fedgraft.core.exchange import contact, train
 from fedgraft.core.message import Message
 from fedgraft.core.model import Model

@@ -9,8 +9,8 @@ from conftest import blobs, fleet, simulate, specification, visit
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import Client
-from fedgraft.core.errors import UserError
 from fedgraft.core.message import Message
 from fedgraft.core.method import Server
 from fedgraft.data.federation import Federation, Site, own_data

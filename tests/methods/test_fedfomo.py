@@ -9,9 +9,9 @@ from conftest import CLASSES, blobs, fleet, simulate, small_network, specificati
 from torch import Tensor
 from torch.nn import functional
 
+from fedgraft.base.errors import UserError
 from fedgraft.core import evaluation
 from fedgraft.core.client import Client
-from fedgraft.core.errors import UserError
 from fedgraft.core.message import Message
 from fedgraft.core.method import Server
 from fedgraft.core.samples import Samples

@@ -8,7 +8,7 @@ from conftest import CLASSES, fleet, simulate, slope, small_network, specificati
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.message import Message
 from fedgraft.core.method import Server, Spec
 from fedgraft.core.model import Architecture

@@ -65,7 +65,7 @@ def test_alignment_by_hand(align: str, expected: list[float], undone: float) -> 
     aligned = method.assemble(client, averaged(client, torch.tensor([2.0, 3.0, 7.0]), [2, 2, 2]))
     assert aligned.tolist() == pytest.approx(expected), "the classifier 7 is averaged, but not aligned"
     assert float(client["undone"]) == pytest.approx(undone)
-    assert float(method.traits(client)["undone"]) == pytest.approx(undone)
+    assert float(method.observe_client(client)["undone"]) == pytest.approx(undone)
 
 
 def test_the_classifier_is_aligned_on_demand() -> None:

@@ -8,8 +8,8 @@ from conftest import fleet, simulate, slope, small_network, specification, visit
 from torch import Tensor
 from torch.nn import functional
 
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import Client
-from fedgraft.core.errors import UserError
 from fedgraft.core.features import features
 from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Server, Spec

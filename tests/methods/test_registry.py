@@ -15,7 +15,7 @@ from torch import Tensor
 
 import fedgraft
 from fedgraft import methods
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.methods import METHODS, describe, make

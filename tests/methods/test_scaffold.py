@@ -9,8 +9,8 @@ from conftest import simulate, small_network, specification, visit
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import Client
-from fedgraft.core.errors import UserError
 from fedgraft.core.exchange import contact, train
 from fedgraft.core.message import Message
 from fedgraft.core.method import Spec

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d, pad, relu
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.models import build, catalogue, fleet, resolve
 
 torch.set_num_threads(1)

@@ -19,8 +19,8 @@ from fedgraft.report.reading import Finished, Reading
 from fedgraft.report.study import Study, studies
 from fedgraft.report.text import show
 from fedgraft.runs.config import At, configure
+from fedgraft.runs.statistics import paired
 from fedgraft.runs.table import benefits, last_accuracies, orders, pairs, rows
-from fedgraft.statistics import paired
 
 CLIENTS = 12
 

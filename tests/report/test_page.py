@@ -14,7 +14,7 @@ from conftest import blobs, small_network
 from rich.console import Console
 
 import fedgraft as fg
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.report import figures
 from fedgraft.report.comparison import view
 from fedgraft.report.matrices import LEVELS, MISSING, fair_share, pack

@@ -10,7 +10,7 @@ import pytest
 from conftest import blobs, small_network
 
 import fedgraft as fg
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.report.page import render
 from fedgraft.report.reading import Reading, from_memory, read_all

@@ -10,8 +10,8 @@ from conftest import blobs, small_network
 from typer.testing import CliRunner
 
 import fedgraft as fg
+from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.core.errors import UserError
 from fedgraft.trackers import metrics, tracker
 from fedgraft.trackers.images import image
 

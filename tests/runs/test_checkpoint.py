@@ -16,7 +16,7 @@ from conftest import small_network
 from safetensors.torch import load, save
 
 import fedgraft as fg
-from fedgraft.core.errors import ContractError, UserError
+from fedgraft.base.errors import ContractError, UserError
 from fedgraft.core.rounds import Round
 from fedgraft.data.federation import Federation
 from fedgraft.runs import checkpoint
@@ -302,7 +302,7 @@ def test_what_cannot_be_resumed_is_said(fed: Federation, tmp_path: Path) -> None
 
 
 def test_a_directory_belongs_to_one_process(fed: Federation, tmp_path: Path) -> None:
-    from fedgraft.core.disk import locked
+    from fedgraft.base.disk import locked
 
     place = interrupted(fed, tmp_path / "run")
     with locked(place), pytest.raises(UserError, match="another process is working in"):

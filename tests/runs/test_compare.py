@@ -13,7 +13,7 @@ import pytest
 from conftest import blobs, small_network
 
 import fedgraft as fg
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.rounds import Round
 from fedgraft.runs import compare as comparisons
 from fedgraft.runs.compare import Comparison

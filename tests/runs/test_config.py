@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.papers import recipes
 from fedgraft.runs.config import RunConfig, configure, read
 

@@ -11,7 +11,7 @@ import torch
 from conftest import blobs, small_network
 
 import fedgraft as fg
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.rounds import Round
 from fedgraft.data.federation import Federation
 from fedgraft.report.reading import read_all

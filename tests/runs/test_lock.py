@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgraft.core import disk
-from fedgraft.core.errors import UserError
+from fedgraft.base import disk
+from fedgraft.base.errors import UserError
 from fedgraft.runs import directory
 from trials.attack.directories import overlaps
 

@@ -13,7 +13,7 @@ from conftest import blobs, small_network
 
 import fedgraft as fg
 from fedgraft import methods
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method, hyper
 from fedgraft.core.rounds import Round
 from fedgraft.data.federation import Federation

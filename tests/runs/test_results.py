@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 
 import fedgraft as fg
 from fedgraft import cli, models
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import ClientId
-from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import Score, Scores, Summary
 from fedgraft.core.message import Message
 from fedgraft.core.rounds import Round

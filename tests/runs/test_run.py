@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedgraft as fg
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data.federation import Federation
 from fedgraft.runs.config import configure, read
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fedgraft as fg
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.settings import Training
 from fedgraft.runs import run as runs
 from fedgraft.runs.config import RunConfig, configure

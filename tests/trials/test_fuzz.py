@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import torch
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from trials.fuzz import Attempt, Target, campaign
 from trials.fuzz.targets import TARGETS
 

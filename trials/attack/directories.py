@@ -5,8 +5,8 @@ from pathlib import Path
 from random import Random
 
 import fedgraft as fg
-from fedgraft.core import disk
-from fedgraft.core.errors import UserError
+from fedgraft.base import disk
+from fedgraft.base.errors import UserError
 from fedgraft.core.rounds import Round
 from fedgraft.runs.config import MACHINE
 from fedgraft.runs.run import Run

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Error, Message, MetricRecord
 
-from fedgraft.core.errors import UserError
-from fedgraft.engines.flower import certificates
-from fedgraft.engines.flower.processes import HOST, Deployment, Process, free_port
-from fedgraft.runs.application import write_kit
-from fedgraft.runs.charter import charter
-from fedgraft.runs.deployed import largest_reply
+from fedgraft.base.errors import UserError
+from fedgraft.deploy import certificates
+from fedgraft.deploy.application import write_kit
+from fedgraft.deploy.charter import charter
+from fedgraft.deploy.processes import HOST, Deployment, Process, free_port
+from fedgraft.deploy.serving import largest_reply
 from fedgraft.runs.run import Run
 from trials.attack import BreachError, attack
 from trials.federated import Federated, Handler

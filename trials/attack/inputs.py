@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data import sites
 from fedgraft.data.federation import Site, federate, own_data
 from fedgraft.runs.config import configure
-from fedgraft.runs.setting import architectures
+from fedgraft.runs.population import architectures
 from trials.attack import BreachError, attack
 
 MEMORY = 64 * 2**20

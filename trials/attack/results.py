@@ -16,7 +16,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 import fedgraft
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.report.page import render
 from fedgraft.report.reading import read_all
 from fedgraft.report.text import show

@@ -23,7 +23,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 SECONDS = 10.0  # a case that takes longer hangs
 ROOM = 2**30  # bytes that all cases together may add to the address space

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from fedgraft.core import disk
-from fedgraft.core.errors import UserError
+from fedgraft.base import disk
+from fedgraft.base.errors import UserError
 from fedgraft.runs import checkpoint, history
 from fedgraft.runs.checkpoint import Checkpoint
 from trials.fuzz import Attempt, damage

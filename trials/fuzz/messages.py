@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import Score, Scores
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import Message

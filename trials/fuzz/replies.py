@@ -13,8 +13,8 @@ from random import Random
 import torch
 from torch import Tensor
 
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import ClientId
-from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Field, Message, objection
@@ -49,13 +49,13 @@ class Puppets:
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
         return {client: Outcome(self.replies[client], 0.0, 1, 0.0) for client in messages}
 
-    def settle(self, accepted: Collection[ClientId]) -> None:
+    def commit(self, accepted: Collection[ClientId]) -> None:
         self.accepted |= set(accepted)
 
     def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
         return {}
 
-    def traits(self) -> Mapping[str, Tensor]:
+    def observe(self) -> Mapping[str, Tensor]:
         return {}
 
 

@@ -13,7 +13,7 @@ read by the configuration, so it imports nothing heavy; ``core/bank.py`` does th
 import math
 from typing import Literal, get_args
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 Kind = Literal["mean", "median", "trimmed", "clip"]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedgraft.base.errors import ContractError
 from fedgraft.core.client import Client
-from fedgraft.core.errors import ContractError
 from fedgraft.core.evaluation import POINTS, Point, Score, Scores, score
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method

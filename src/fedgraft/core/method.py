@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedgraft.base.errors import UserError
 from fedgraft.core import bank, streams
 from fedgraft.core.client import Client, ClientId, Predictor
-from fedgraft.core.errors import UserError
 from fedgraft.core.message import Field, Message
 from fedgraft.core.model import Model, Part
 from fedgraft.core.spec import Spec as Spec
@@ -71,7 +71,7 @@ class Method:
     reconstruction: ClassVar[bool] = False
     independent_start: ClassVar[bool] = False
     shows: ClassVar[Mapping[str, str]] = {}
-    """What each name in ``observe`` and ``traits`` means, for whoever looks at the picture."""
+    """What each name in ``observe`` and ``observe_client`` means, for whoever looks at the picture."""
 
     def __post_init__(self) -> None:
         for parameter in dataclasses.fields(self):
@@ -145,7 +145,7 @@ class Method:
         """Matrices and figures of the server worth keeping for every round."""
         return {}
 
-    def traits(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def observe_client(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return private figures of a client worth keeping for every round; they never leave its machine."""
         return {}
 

@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.streams import Key, seed_globals, torch_seed, untouched
 
 Part = Literal["all", "extractor", "head", "nothing"]

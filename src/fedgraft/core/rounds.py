@@ -9,12 +9,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedgraft.base.errors import ContractError, UserError
+from fedgraft.base.foreign import plain
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
-from fedgraft.core.errors import ContractError, UserError
 from fedgraft.core.evaluation import KINDS, POINTS, Kind, Point, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
-from fedgraft.core.foreign import plain
 from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Method, Server
 from fedgraft.core.proportion import excesses
@@ -36,7 +36,7 @@ class Engine(Protocol):
         """
         ...
 
-    def settle(self, accepted: Collection[ClientId]) -> None:
+    def commit(self, accepted: Collection[ClientId]) -> None:
         """Let the clients of the last wave keep what they learned, if the server took their reply."""
         ...
 
@@ -44,7 +44,7 @@ class Engine(Protocol):
         """Test every client's own model at both points; a client that fails is left out."""
         ...
 
-    def traits(self) -> Mapping[str, Tensor]:
+    def observe(self) -> Mapping[str, Tensor]:
         """Return private figures of the clients, where this engine may see them."""
         ...
 
@@ -120,7 +120,7 @@ def rounds(
         total = sum(weight for _, weight in losses)
         this.loss = sum(loss * weight for loss, weight in losses) / total if total else float("nan")
         _insist_on_finite(method, server)
-        this.observed = {k: v.clone() for k, v in {**method.observe(server), **engine.traits()}.items()}
+        this.observed = {k: v.clone() for k, v in {**method.observe(server), **engine.observe()}.items()}
         server.round = number + 1
         this.seconds = time.perf_counter() - started
         if server.round % evaluate_every == 0 or server.round == spec.rounds:
@@ -169,7 +169,7 @@ def _serve(
     inbox = {client: outcome.reply.copy() for client, outcome in accepted.items()}
     losses += [(o.loss, server.spec.samples[client]) for client, o in accepted.items() if math.isfinite(o.loss)]
     this.accepted += len(inbox)
-    engine.settle(inbox.keys())
+    engine.commit(inbox.keys())
     if inbox:
         method.merge(server, inbox)
     this.server_seconds += time.perf_counter() - started

@@ -7,10 +7,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from fedgraft.base.errors import unknown
+from fedgraft.base.reference import is_reference
+from fedgraft.base.registry import Registry
 from fedgraft.core import averaging, schedules
-from fedgraft.core.errors import unknown
-from fedgraft.core.reference import is_reference
-from fedgraft.core.registry import Registry
 
 OPTIMIZERS: Registry[Any] = Registry("optimizer", "fedgraft.core.optimizer", group="fedgraft.optimizers")
 STAGES: Registry[Any] = Registry("stage", "fedgraft.core.compression", group="fedgraft.stages")

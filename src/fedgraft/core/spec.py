@@ -6,7 +6,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.model import Architecture, Layout
 from fedgraft.core.settings import Training
 from fedgraft.core.stages import Pipeline, pipeline

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgraft.base.errors import UserError
 from fedgraft.core import streams
-from fedgraft.core.errors import UserError
 from fedgraft.core.samples import ClientData, Preparation, Samples
 from fedgraft.data.datasets import Dataset, is_path, lies_at_sites, load, read_npz
 from fedgraft.data.datasets.dataset import ARRAYS, Constants, class_count, pixel_constants, sound

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data.datasets import read_npz
 from fedgraft.data.datasets.dataset import sound
 from fedgraft.data.datasets.formats import Array, Arrays, affordable, sentences

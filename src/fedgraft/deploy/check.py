@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data import sites
+from fedgraft.deploy.application import host_and_port
+from fedgraft.deploy.charter import read
+from fedgraft.deploy.serving import FILE, branch
 from fedgraft.engines.flower.limits import AHEAD, BEHIND
 from fedgraft.engines.flower.reach import clock, insist_on_key
 from fedgraft.engines.flower.site import describe
-from fedgraft.runs.application import host_and_port
-from fedgraft.runs.charter import read
-from fedgraft.runs.deployed import FILE, branch
 
 Say = Callable[[str], None]
 DOUBT = 1.0

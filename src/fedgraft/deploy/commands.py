@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
+from fedgraft.deploy.charter import ELSEWHERE
 from fedgraft.flags import ConfigFile, Recipe, Set, with_settings
-from fedgraft.runs.charter import ELSEWHERE
 from fedgraft.runs.config import configure, read
 
 app = typer.Typer(
@@ -65,9 +65,9 @@ def init(
         raise UserError("name a method, such as --method fedapa; `fedgraft methods` lists them")
     run = configure(*layers, recipe_name=recipe)
 
-    from fedgraft.runs.application import write_kit
-    from fedgraft.runs.charter import charter
-    from fedgraft.runs.deployed import largest_reply
+    from fedgraft.deploy.application import write_kit
+    from fedgraft.deploy.charter import charter
+    from fedgraft.deploy.serving import largest_reply
 
     if (pixels is None) == (features is None) or classes is None:
         raise UserError("say what the data look like: --pixels 28x28 or --features 30, and --classes 10")
@@ -93,7 +93,7 @@ def certificates(
 ) -> None:
     """Make a certificate authority, the server's certificate and a key for each site."""
     _require("cryptography")
-    from fedgraft.engines.flower.certificates import make
+    from fedgraft.deploy.certificates import make
     from fedgraft.engines.flower.site import NAME
 
     hosts, names = _listed(server), _listed(sites)
@@ -117,7 +117,7 @@ def register(
 ) -> None:
     """On the server: let the nodes with these keys in, one for each site."""
     _require("flwr")
-    from fedgraft.engines.flower.nodes import register
+    from fedgraft.deploy.nodes import register
 
     if name is not None and len(keys) > 1:
         raise UserError("--name is for one key; several are registered under the names of their files")
@@ -134,7 +134,7 @@ def nodes() -> None:
     _require("flwr")
     from rich.console import Console
 
-    from fedgraft.engines.flower.nodes import listed
+    from fedgraft.deploy.nodes import listed
     from fedgraft.terminal import facts_table
 
     rows = [{"site": each.site, "status": each.status, "key": each.key, "node": str(each.id)} for each in listed()]
@@ -148,7 +148,7 @@ def nodes() -> None:
 def remove(which: Annotated[str, typer.Argument(help="The name of a site, or a node id.")]) -> None:
     """On the server: shut a site out, by removing its keys."""
     _require("flwr")
-    from fedgraft.engines.flower.nodes import remove
+    from fedgraft.deploy.nodes import remove
 
     for node in remove(which):
         typer.echo(f"site {node.site}: {node.key} is shut out, node {node.id}")
@@ -163,7 +163,7 @@ def check(
     ] = None,
     key: Annotated[Path | None, typer.Option(help="The site's key (default: node.key beside it).")] = None,
     federation: Annotated[
-        Path | None, typer.Option(help="What was agreed (default: federation.toml beside it, if it is there).")
+        Path | None, typer.Option(help="What was agreed (default: charter.toml beside it, if it is there).")
     ] = None,
 ) -> None:
     """At a site: see whether its data fit, the server answers, the clocks agree and the key is registered."""

@@ -15,19 +15,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS
 from fedgraft.data.datasets import Dataset, load
 from fedgraft.data.partition import parse
-from fedgraft.engines.flower import certificates
-from fedgraft.engines.flower.processes import HOST, Deployment, Process
+from fedgraft.deploy import certificates
+from fedgraft.deploy.application import write_app
+from fedgraft.deploy.charter import Charter, charter
+from fedgraft.deploy.processes import HOST, Deployment, Process
+from fedgraft.deploy.serving import planned
 from fedgraft.flags import default_directory
 from fedgraft.report.page import write as write_report
 from fedgraft.report.reading import Reading, read_all
 from fedgraft.runs import directory
-from fedgraft.runs.application import write_app
-from fedgraft.runs.charter import Charter, charter
-from fedgraft.runs.deployed import planned
 from fedgraft.runs.table import last_accuracies
 from fedgraft.terminal import facts_table
 

@@ -9,8 +9,8 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from fedgraft import models
-from fedgraft.core import disk
-from fedgraft.core.errors import UserError
+from fedgraft.base import disk
+from fedgraft.base.errors import UserError
 from fedgraft.engines.flower.site import describe, personal_model
 
 

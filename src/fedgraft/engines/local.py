@@ -21,9 +21,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedgraft.base.errors import UserError
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId, Workbench
-from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import Kind, Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
@@ -95,7 +95,7 @@ class LocalEngine:
                 outcomes[client] = result.outcome
         return outcomes
 
-    def settle(self, accepted: Collection[ClientId]) -> None:
+    def commit(self, accepted: Collection[ClientId]) -> None:
         for client in accepted:
             self.states[client] = self._pending[client]
         self._pending = {}
@@ -106,12 +106,12 @@ class LocalEngine:
             c: result.scores for c, result in done.items() if isinstance(result, Done) and result.scores is not None
         }
 
-    def traits(self) -> Mapping[str, Tensor]:
+    def observe(self) -> Mapping[str, Tensor]:
         """Return the clients' figures under each other; a client that has none yet has a row of NaN."""
-        each = [self.method.traits(self.states[client]) for client in range(self.spec.clients)]
-        shown = {name: tensor.to(torch.float64) for traits in each for name, tensor in traits.items()}
+        each = [self.method.observe_client(self.states[client]) for client in range(self.spec.clients)]
+        shown = {name: tensor.to(torch.float64) for each_one in each for name, tensor in each_one.items()}
         return {
-            name: torch.stack([traits.get(name, torch.full_like(like, torch.nan)) for traits in each]).float()
+            name: torch.stack([each_one.get(name, torch.full_like(like, torch.nan)) for each_one in each]).float()
             for name, like in sorted(shown.items())
         }
 

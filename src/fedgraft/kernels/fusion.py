@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 
-from fedgraft.core.errors import UserError, unknown
+from fedgraft.base.errors import UserError, unknown
 from fedgraft.kernels import chain
 from fedgraft.kernels.chain import Step
 from fedgraft.kernels.native import Stage, library

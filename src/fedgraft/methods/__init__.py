@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import MISSING, Field, fields
 from typing import TYPE_CHECKING, Any
 
-from fedgraft.core import reference
-from fedgraft.core.errors import UserError, unknown
+from fedgraft.base import reference
+from fedgraft.base.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from fedgraft.core.method import Method

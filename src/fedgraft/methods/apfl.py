@@ -112,7 +112,7 @@ class APFL(FedAvg):
         return client.predictor(torch.lerp(w, client["v"], client["alpha"]))
 
     # ---- for people
-    def traits(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def observe_client(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {"alpha": client["alpha"]} if "alpha" in client else {}
 
     def caveats(self) -> Sequence[str]:

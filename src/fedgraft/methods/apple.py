@@ -205,7 +205,7 @@ class APPLE(Method):
         return Message(core=core, ids=torch.from_numpy(ids))
 
     # ---- for people
-    def traits(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def observe_client(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {"p": client["p"]} if "p" in client else {}
 
     def caveats(self) -> Sequence[str]:

@@ -93,7 +93,7 @@ class FedALA(FedAvg):
         return super().fit(client, received)
 
     # ---- for people
-    def traits(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def observe_client(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {"A": client["A"].mean()} if "A" in client else {}
 
     def caveats(self) -> Sequence[str]:

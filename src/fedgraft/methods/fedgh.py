@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedgraft.base.errors import UserError
 from fedgraft.core import streams
 from fedgraft.core.client import Client, ClientId
-from fedgraft.core.errors import UserError
 from fedgraft.core.features import class_means, features
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Method, Server, Spec, hyper

@@ -158,7 +158,7 @@ class FedPPA(FlexiFed):
         model.module.eval()
 
     # ---- for people
-    def traits(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def observe_client(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {"undone": client.get("undone", torch.zeros(()))}
 
     def caveats(self) -> Sequence[str]:

@@ -118,7 +118,7 @@ class PFedAMF(FedAvg):
         return client.predictor(w)
 
     # ---- for people
-    def traits(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def observe_client(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {"knowledge": client["A"].softmax(dim=1).mean(dim=0)} if "A" in client else {}
 
     def caveats(self) -> Sequence[str]:

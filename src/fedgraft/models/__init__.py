@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from fedgraft.core.errors import UserError, unknown
+from fedgraft.base.errors import UserError, unknown
 from fedgraft.models import cnn, lenet, mlp, vgg
 from fedgraft.models.net import Net, Shape, is_image, survives
 

@@ -6,7 +6,7 @@ from math import prod
 
 from torch import nn
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.models.net import Net, Shape, dense
 
 LARGEST = 65536

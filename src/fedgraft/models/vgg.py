@@ -10,7 +10,7 @@ from math import sqrt
 
 from torch import nn
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.models.net import Net, Shape
 
 # Convolutions in each of the five blocks; a 2x2 max-pooling ends a block.

@@ -4,7 +4,7 @@ import tomllib
 from importlib.resources import files
 from typing import Any
 
-from fedgraft.core.errors import unknown
+from fedgraft.base.errors import unknown
 
 
 def recipes() -> dict[str, dict[str, Any]]:

@@ -13,8 +13,8 @@ from fedgraft.report.reading import Array, Finished
 from fedgraft.report.study import Study, Value
 from fedgraft.runs.compare import REFERENCES
 from fedgraft.runs.config import AT, At
+from fedgraft.runs.statistics import Interval
 from fedgraft.runs.table import diverged, orders
-from fedgraft.statistics import Interval
 
 PATHS_BUDGET = 1_000_000
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data.federation import OWN
 from fedgraft.methods import METHODS, parse, split
 from fedgraft.report.study import Study

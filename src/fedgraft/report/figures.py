@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.report.charts import Measure, measures, path
 from fedgraft.report.matrices import Observation, observations
 from fedgraft.report.reading import Array, Finished, Reading
 from fedgraft.report.study import Gain, Study, studies
 from fedgraft.runs.config import AT, At
+from fedgraft.runs.statistics import Interval
 from fedgraft.runs.table import last_accuracies, measured
 from fedgraft.runs.table import names as run_names
-from fedgraft.statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

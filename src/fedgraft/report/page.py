@@ -11,7 +11,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
+from fedgraft.base.version import __version__
 from fedgraft.report import commands
 from fedgraft.report.charts import drawn, measures
 from fedgraft.report.matrices import Observation, fair_share, observations
@@ -21,7 +22,6 @@ from fedgraft.runs.compare import REFERENCES
 from fedgraft.runs.config import AT, At
 from fedgraft.runs.run import Run
 from fedgraft.runs.table import Row, Spread, names, orders, points
-from fedgraft.version import __version__
 
 MATRIX_BUDGET = 2_500_000
 _SAID_ELSEWHERE = {"method", "params", "seed", "training", "data_dir"}

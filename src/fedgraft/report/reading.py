@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedgraft import methods
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.runs.compare import folder_name
 from fedgraft.runs.config import MACHINE, RunConfig, configure, read
 from fedgraft.runs.identity import settings_digest

@@ -10,6 +10,7 @@ from fedgraft.core.evaluation import Point
 from fedgraft.report.reading import Finished
 from fedgraft.runs.compare import REFERENCES
 from fedgraft.runs.config import AT, MACHINE, At, RunConfig
+from fedgraft.runs.statistics import Difference, Interval, between_shares, net_samples, wilson
 from fedgraft.runs.table import (
     Pair,
     Row,
@@ -23,7 +24,6 @@ from fedgraft.runs.table import (
     rows,
     stale,
 )
-from fedgraft.statistics import Difference, Interval, between_shares, net_samples, wilson
 
 MIB = 1024 * 1024
 _NOT_THE_SETTING = MACHINE | {"method", "params", "seed", "evaluate_every", "global_test"}

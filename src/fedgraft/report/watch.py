@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.data.partition.picture import BARS
 from fedgraft.runs.config import read

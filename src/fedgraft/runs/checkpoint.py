@@ -19,9 +19,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from fedgraft.core import disk
+from fedgraft.base import disk
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import ClientId
-from fedgraft.core.errors import UserError
 from fedgraft.core.state import State
 from fedgraft.runs import history
 from fedgraft.runs.history import DamagedError, History, Mark

@@ -10,15 +10,15 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from fedgraft import characters, methods
-from fedgraft.core import disk
-from fedgraft.core.errors import UserError
+from fedgraft import methods
+from fedgraft.base import characters, disk
+from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
-from fedgraft.runs import directory, identity, results, setting
+from fedgraft.runs import directory, identity, population, results
 from fedgraft.runs.config import AT, MACHINE, At, RunConfig, configure, read
+from fedgraft.runs.population import Model
 from fedgraft.runs.run import Run, Watcher, finished, go_on, plan, start
-from fedgraft.runs.setting import Model
 from fedgraft.runs.table import Pair, Row, pairs, plain, rows
 
 REFERENCES = ("local", "fedavg")
@@ -277,17 +277,17 @@ def _carry_out(
     def plans(seed: int) -> dict[str, Run]:
         config = agenda.config.model_copy(update={"seed": seed})
         if federation is None:
-            fed = setting.federation(config)
+            fed = population.federation(config)
         else:
             fed = federation(seed)
             if not isinstance(fed, Federation):
                 raise UserError(f"the function given as federation made no Federation for seed {seed}, but {fed!r}")
-            setting.insist_on_agreement(config, fed)
+            population.insist_on_agreement(config, fed)
         return {label: plan(method, fed, config, model, given=given) for label, method in agenda.members.items()}
 
     planned = plans(first)
     made = next(iter(planned.values())).federation
-    agenda = replace(agenda, config=setting.settled(agenda.config, made, given=given))
+    agenda = replace(agenda, config=population.settled(agenda.config, made, given=given))
     runs: dict[str, list[Run]] = {label: [] for label in agenda.members}
     with nullcontext() if place is None else agenda.claimed(place):
         for seed in agenda.seeds:

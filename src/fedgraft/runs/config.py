@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from fedgraft.core import toml
-from fedgraft.core.errors import UserError
+from fedgraft.base import toml
+from fedgraft.base.errors import UserError
 from fedgraft.core.settings import Settings, Training
 from fedgraft.papers import recipe
 

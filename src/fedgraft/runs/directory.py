@@ -8,8 +8,8 @@ from typing import Any
 
 import tomli_w
 
-from fedgraft.core import disk
-from fedgraft.core.errors import UserError
+from fedgraft.base import disk
+from fedgraft.base.errors import UserError
 from fedgraft.runs import identity
 from fedgraft.runs.config import RunConfig
 

@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from fedgraft.core import disk
-from fedgraft.core.errors import ContractError, UserError
+from fedgraft.base import disk
+from fedgraft.base.errors import ContractError, UserError
 
 FILE = "rounds.log"
 _LENGTHS = struct.Struct("<QQ")

@@ -17,13 +17,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedgraft import kernels
-from fedgraft.core import disk
-from fedgraft.core.errors import UserError
+from fedgraft.base import disk
+from fedgraft.base.errors import UserError
+from fedgraft.base.version import __version__
 from fedgraft.data import digest
 from fedgraft.kernels.native import library
 from fedgraft.runs.config import MACHINE, RunConfig, configure
 from fedgraft.runs.results import read_json
-from fedgraft.version import __version__
 
 FILE = "run.json"
 FORMAT = 1

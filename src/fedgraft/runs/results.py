@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedgraft.core import disk
-from fedgraft.core.errors import UserError
+from fedgraft.base import disk
+from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS, Summary
 from fedgraft.core.rounds import Round
 from fedgraft.runs.config import RunConfig

@@ -14,27 +14,28 @@ from rich.console import RenderableType
 from rich.text import Text
 from torch import nn
 
-from fedgraft import characters, kernels, methods
-from fedgraft.core import disk, exchange, memory
+from fedgraft import kernels, methods
+from fedgraft.base import characters, disk, memory
+from fedgraft.base.errors import UserError
+from fedgraft.base.reference import is_reference
+from fedgraft.base.version import __version__
+from fedgraft.core import exchange
 from fedgraft.core.client import ClientId
-from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Model as LiveModel
-from fedgraft.core.reference import is_reference
 from fedgraft.core.rounds import Engine, Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import Faults, LocalEngine, cores
 from fedgraft.engines.workshop import Workshop, first_states, single_thread
-from fedgraft.runs import checkpoint, directory, identity, results, setting
+from fedgraft.runs import checkpoint, directory, identity, population, results
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
 from fedgraft.runs.history import History
 from fedgraft.runs.identity import Identity
-from fedgraft.runs.setting import Model, Population
-from fedgraft.version import __version__
+from fedgraft.runs.population import Model, Population
 
 AUTO_SECONDS = 20.0
 
@@ -166,9 +167,9 @@ def run(
     if isinstance(method, str):
         method = methods.make(config.method, **config.params)
     if federation is not None:
-        setting.insist_on_agreement(config, federation)
+        population.insist_on_agreement(config, federation)
     given = federation is not None
-    planned = plan(method, federation or setting.federation(config), config, model, given=given)
+    planned = plan(method, federation or population.federation(config), config, model, given=given)
     place = None if out is None else Path(out)
     done = watched(lambda display: start(planned, place, [*watchers, *display]), run_table, progress=progress)
     return insist_on_replies(done)
@@ -219,9 +220,9 @@ def resume(
     identity.insist_on_settings(place, written)
     config = configure(written, changes)
     if federation is not None:
-        setting.insist_on_agreement(config, federation)
+        population.insist_on_agreement(config, federation)
     made = _found_again(config, place) if method is None else method
-    run = plan(made, federation or setting.federation(config), config, model)
+    run = plan(made, federation or population.federation(config), config, model)
     if method is not None and config.method.endswith(f":{type(method).__qualname__}"):  # its file may have moved
         run.config = run.config.model_copy(update={"method": config.method})
     return insist_on_replies(go_on(run, place, watchers))
@@ -281,8 +282,8 @@ def finished(run: Run, place: Path) -> Run:
 
 def plan(method: Method, federation: Population, config: RunConfig, model: Model | None, *, given: bool = False) -> Run:
     """Check that everything fits before anything is written or trained; ``given``: the federation is the caller's."""
-    setting.insist_on_device(config.device)
-    architectures, assignment, name = setting.architectures(config, federation, model)
+    population.insist_on_device(config.device)
+    architectures, assignment, name = population.architectures(config, federation, model)
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
         classes=federation.classes, rounds=config.rounds, seed=config.seed,
@@ -299,9 +300,9 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
             f"{method.name} does not average what clients send: averaging = {config.training.averaging} means nothing"
         )
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
-    setting.insist_on_stages(method, server)
+    population.insist_on_stages(method, server)
     known = {"method": methods.named(method), "params": method.parameters(), "model": name}
-    told = setting.settled(config, federation, given=given).model_copy(update=known)
+    told = population.settled(config, federation, given=given).model_copy(update=known)
     notes = [*federation.notes]
     if kept := sorted({name for architecture in architectures for name in architecture.state}):
         notes.append(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.runs.config import AT, At
 from fedgraft.runs.results import unheard
-from fedgraft.statistics import Difference, paired, together
+from fedgraft.runs.statistics import Difference, paired, together
 
 Result = Mapping[str, Any]
 Finished = Mapping[str, Sequence[Result]]

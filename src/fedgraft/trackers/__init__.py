@@ -9,7 +9,7 @@ Each gets the metrics of every round, the hyper-parameters, the matrices as imag
 from collections.abc import Mapping
 from typing import Any, Protocol, Self
 
-from fedgraft.core.errors import UserError, unknown
+from fedgraft.base.errors import UserError, unknown
 from fedgraft.runs.run import Run, Watcher
 
 KINDS = ("tensorboard", "mlflow")

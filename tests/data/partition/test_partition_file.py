@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data.partition import IID, Partition
 
 

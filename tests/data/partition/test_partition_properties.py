@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data.partition import SCHEMES, Dirichlet, parse, shares
 
 ALWAYS_POSSIBLE = ["dirichlet:0.001", "dirichlet:0.1", "dirichlet:100", "practical", "dirichlet-balanced:0.1", "iid"]

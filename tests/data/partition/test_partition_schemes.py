@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data.partition import (
     IID,
     Dirichlet,

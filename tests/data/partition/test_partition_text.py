@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data.partition import (
     IID,
     SCHEMES,

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra fedgraft[flower] is not installed")
 
-from fedgraft.core.errors import UserError
-from fedgraft.engines.flower import certificates
-from fedgraft.engines.flower.processes import CONNECTION, Deployment, Process
+from fedgraft.base.errors import UserError
+from fedgraft.deploy import certificates
+from fedgraft.deploy.processes import CONNECTION, Deployment, Process
 
 pytestmark = pytest.mark.xdist_group("flower")  # one set of processes, in one worker
 SECONDS = 60.0

@@ -12,8 +12,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from fedgraft.core.errors import UserError
-from fedgraft.engines.flower import certificates
+from fedgraft.base.errors import UserError
+from fedgraft.deploy import certificates
 
 
 def test_each_destination_gets_its_own_and_private_files_are_private(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord
 from torch import Tensor
 
+from fedgraft.base.errors import UserError
 from fedgraft.core.client import Client
-from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import POINTS, Score
 from fedgraft.core.message import Message as Reply
 from fedgraft.data.federation import Federation

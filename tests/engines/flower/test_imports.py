@@ -28,14 +28,14 @@ def test_engines_do_not_know_of_runs() -> None:
 
 
 def test_a_local_run_and_a_charter_do_without_flower() -> None:
-    program = "import sys, fedgraft.runs.run, fedgraft.runs.charter, fedgraft.cli; print('flwr' in sys.modules)"
+    program = "import sys, fedgraft.runs.run, fedgraft.deploy.charter, fedgraft.cli; print('flwr' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "False"
 
 
 def test_a_sites_half_imports_little() -> None:
     """Every message starts a process, and waits for its imports."""
-    program = "import sys, fedgraft.runs.deployed; print([m for m in sys.argv[1:] if m in sys.modules])"
+    program = "import sys, fedgraft.deploy.serving; print([m for m in sys.argv[1:] if m in sys.modules])"
     heavy = ["sklearn", "scipy", "pooch", "matplotlib", "jinja2", "PIL", "tensorboard", "mlflow"]
     done = subprocess.run(
         [sys.executable, "-c", program, *heavy], capture_output=True, text=True, timeout=120, check=True

@@ -23,9 +23,9 @@ from fedgraft.core.client import Client
 from fedgraft.core.message import Message
 from fedgraft.core.samples import ClientData
 from fedgraft.data.federation import Federation, federate
-from fedgraft.engines.flower.processes import Deployment, Process
+from fedgraft.deploy.application import write_app
+from fedgraft.deploy.processes import Deployment, Process
 from fedgraft.methods.scaffold import SCAFFOLD
-from fedgraft.runs.application import write_app
 from fedgraft.runs.run import Run, run
 from trials.federated import agreed, write_sites
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgraft.core.errors import UserError
-from fedgraft.engines.flower.processes import Deployment, end, program
+from fedgraft.base.errors import UserError
+from fedgraft.deploy.processes import Deployment, end, program
 
 SHELL = ["sh", "-c"]
 
@@ -73,7 +73,7 @@ def test_an_exception_ends_them_too(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked to end children with their parent")
 def test_they_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from fedgraft.engines.flower.processes import Deployment\n"
+        "import sys, time; from pathlib import Path; from fedgraft.deploy.processes import Deployment\n"
         "pid = Deployment(Path(sys.argv[1])).start('one', 'sleep', '300').pid\n"
         "(Path(sys.argv[1]) / 'pid').write_text(str(pid)); time.sleep(300)"
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.engines.flower.site import BEGINNING, Memory, SiteError, describe
 
 RUN = "0123456789abcdef" * 2

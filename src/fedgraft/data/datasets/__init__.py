@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedgraft.core.errors import UserError, unknown
+from fedgraft.base.errors import UserError, unknown
 from fedgraft.data.datasets import fetch
 from fedgraft.data.datasets.dataset import Dataset, checked, write_npz
 from fedgraft.data.datasets.entries import ENTRIES, Bundle, Entry

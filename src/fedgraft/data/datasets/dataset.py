@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.data.datasets.formats import Array, Arrays
 
 Constants = tuple[float, ...] | None

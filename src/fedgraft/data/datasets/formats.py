@@ -27,7 +27,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]

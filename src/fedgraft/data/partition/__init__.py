@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
-from fedgraft.core.errors import UserError, unknown
+from fedgraft.base.errors import UserError, unknown
 
 from .dirichlet import Dirichlet
 from .dirichlet_balanced import DirichletBalanced

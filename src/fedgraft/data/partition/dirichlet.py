@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 from .scheme import Files, Lists, Scheme, deal, number
 from .shares import Shares, cut_each, draw_until_enough, require_minimum, settle_minimum

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 from .dirichlet import log_gammas, normalised, require_alpha
 from .partition import Ints

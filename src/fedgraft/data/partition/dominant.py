@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 from .partition import Ints
 from .scheme import Files, Lists, Scheme, deal, number, require_whole

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 Ints = NDArray[np.int64]
 

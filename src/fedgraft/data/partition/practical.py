@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 from .scheme import Files, Lists, Scheme, deal, shuffled
 from .shares import Shares, cut_all, draw_until_enough

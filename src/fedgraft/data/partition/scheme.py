@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.streams import frozen_generator
 
 from .partition import Ints, Partition

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 from .partition import Ints
 from .scheme import require_whole

@@ -11,13 +11,13 @@ from pathlib import Path
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp as ClientApp
 
+from fedgraft.base.version import __version__
 from fedgraft.core import exchange, streams
 from fedgraft.core.client import ClientId
 from fedgraft.core.model import Model
 from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report
 from fedgraft.engines.flower.site import Memory, SiteError
 from fedgraft.engines.workshop import Job, Workshop, first_states, single_thread
-from fedgraft.version import __version__
 
 log = logging.getLogger("fedgraft.site")
 FAILED = 1

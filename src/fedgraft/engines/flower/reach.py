@@ -16,8 +16,8 @@ from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedgraft.core.errors import UserError
-from fedgraft.core.foreign import plain
+from fedgraft.base.errors import UserError
+from fedgraft.base.foreign import plain
 
 SECONDS = 15.0
 NO_INTERVAL = -1.0

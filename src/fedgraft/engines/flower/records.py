@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from fedgraft.base.foreign import plain
 from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import POINTS, Score, Scores
 from fedgraft.core.exchange import Outcome
-from fedgraft.core.foreign import plain
 from fedgraft.core.message import DTYPES, Message
 from fedgraft.engines.flower.site import Version
 

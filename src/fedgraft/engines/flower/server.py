@@ -15,17 +15,17 @@ from flwr.serverapp import Grid as Grid
 from flwr.serverapp import ServerApp as ServerApp
 from torch import Tensor
 
+from fedgraft.base.errors import UserError
+from fedgraft.base.foreign import plain
+from fedgraft.base.version import __version__
 from fedgraft.core.client import ClientId
-from fedgraft.core.errors import UserError
 from fedgraft.core.evaluation import Kind, Scores
 from fedgraft.core.exchange import Failure, Outcome
-from fedgraft.core.foreign import plain
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Server
 from fedgraft.core.state import State
 from fedgraft.engines.flower import records
 from fedgraft.engines.flower.records import Hello, Holdings, Order, RecordError, Tag
-from fedgraft.version import __version__
 
 Say = Callable[[str], None]
 
@@ -286,7 +286,7 @@ class FlowerEngine:
         except RecordError as error:
             return Failure(f"the reply of site {self.sites.names[client]} {error}")
 
-    def settle(self, accepted: Collection[ClientId]) -> None:
+    def commit(self, accepted: Collection[ClientId]) -> None:
         number, wave = self._turn
         for client in accepted:
             self.states[client] = {"version": torch.tensor([number + 1, wave])}
@@ -315,7 +315,7 @@ class FlowerEngine:
             self.sites.gather(1, "the evaluation", end)
             time.sleep(self.sites.rules.pause)
 
-    def traits(self) -> Mapping[str, Tensor]:
+    def observe(self) -> Mapping[str, Tensor]:
         """Return nothing: what is private stays at its site."""
         return {}
 

@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from fedgraft.core import disk, toml
-from fedgraft.core.errors import UserError
+from fedgraft.base import disk, toml
+from fedgraft.base.errors import UserError
 from fedgraft.core.state import State
 
 Version = tuple[int, int]

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 
 def read(path: Path, what: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 _REFERENCE = re.compile(r"(?P<place>.+?):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedgraft.core.errors import UserError
-from fedgraft.runs.charter import Charter, charter, read
+from fedgraft.base.errors import UserError
+from fedgraft.deploy.charter import Charter, charter, read
 
 GOOD: dict[str, Any] = {
     "directory": "runs/one",
@@ -30,8 +30,8 @@ def changed(place: str, value: Any) -> dict[str, Any]:
 
 def test_it_is_written_and_read_back(tmp_path: Path) -> None:
     made = charter(GOOD)
-    made.write(tmp_path / "federation.toml")
-    again = read(tmp_path / "federation.toml")
+    made.write(tmp_path / "charter.toml")
+    again = read(tmp_path / "charter.toml")
     assert again == made
     assert again.fingerprint == made.fingerprint
     assert (made.quorum, made.rules.deadline, made.run.training.lr) == (2, 30, 0.1)
@@ -94,8 +94,8 @@ def test_standard_needs_statistics_of_the_right_length() -> None:
 
 def test_a_file_that_is_not_there_or_not_toml(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no description of a federation"):
-        read(tmp_path / "federation.toml")
-    (tmp_path / "federation.toml").write_bytes(b"\xff\xfe[")
+        read(tmp_path / "charter.toml")
+    (tmp_path / "charter.toml").write_bytes(b"\xff\xfe[")
     with pytest.raises(UserError, match="is not a readable description"):
-        read(tmp_path / "federation.toml")
+        read(tmp_path / "charter.toml")
     assert isinstance(charter(GOOD), Charter)

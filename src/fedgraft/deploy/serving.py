@@ -17,14 +17,15 @@ import numpy as np
 import torch
 
 from fedgraft import methods
-from fedgraft.core import disk
-from fedgraft.core.errors import UserError
-from fedgraft.core.foreign import one_line
+from fedgraft.base import disk
+from fedgraft.base.errors import UserError
+from fedgraft.base.foreign import one_line
 from fedgraft.core.method import Method, Server
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.samples import ClientData
 from fedgraft.data import sites as site_files
 from fedgraft.data.federation import OWN, Site, prepare, site_data
+from fedgraft.deploy.charter import Charter, read
 from fedgraft.engines.flower import client, server
 from fedgraft.engines.flower.client import Branch, ClientApp
 from fedgraft.engines.flower.records import Holdings
@@ -32,11 +33,10 @@ from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp,
 from fedgraft.engines.flower.site import SiteError, describe
 from fedgraft.engines.workshop import Workshop
 from fedgraft.runs import directory, results
-from fedgraft.runs.charter import Charter, read
 from fedgraft.runs.run import Run, conduct, newest, plan
 
 log = logging.getLogger("fedgraft.federation")
-FILE = "federation.toml"
+FILE = "charter.toml"
 
 
 def server_app(beside: str | Path) -> ServerApp:
@@ -238,8 +238,8 @@ def leaving(method: Method, server: Server) -> str:
     return (
         f"what crosses with {method.name}: {method.sends}. In a round {span} bytes leave a site "
         f"({', '.join(sorted(fields)) or 'nothing'}), with its loss, steps and seconds; after a round, how many test "
-        "samples its model got right, of how many, for how many it gave no number, and the loss; once, its name and how "
-        "many samples it has"
+        "samples its model got right, of how many, for how many it gave no number, and the loss; once, its name and "
+        "how many samples it has"
     )
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import tomli_w
 from jinja2 import Environment, StrictUndefined
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
+from fedgraft.deploy.charter import ELSEWHERE, Charter
+from fedgraft.deploy.processes import CONNECTION
 from fedgraft.engines.flower.limits import AHEAD, BEHIND, PIECE
-from fedgraft.engines.flower.processes import CONNECTION
 from fedgraft.runs import directory
-from fedgraft.runs.charter import ELSEWHERE, Charter
 
 ROOM = 2**20
 """Bytes that a request to the gate may have besides a piece of an array."""
 CONNECTIONS = 4
 """Connections to the gate for each site: a node asks for work, sends a sign of life, and moves two pieces at a time."""
-_APP = ("pyproject.toml", "server_app.py", "client_app.py", "federation.toml")
+_APP = ("pyproject.toml", "server_app.py", "client_app.py", "charter.toml")
 
 
 def write_app(folder: Path, charter: Charter) -> None:
@@ -68,7 +68,7 @@ def _toml(table: Mapping[str, Any]) -> str:
 
 
 def _render(name: str, facts: Mapping[str, Any]) -> str:
-    template = (files("fedgraft.runs") / "app" / f"{name}.jinja").read_text("utf-8")
+    template = (files("fedgraft.deploy") / "app" / f"{name}.jinja").read_text("utf-8")
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     return environment.from_string(template).render(facts)
 

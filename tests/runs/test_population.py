@@ -10,8 +10,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 import fedgraft as fg
+from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.core.errors import UserError
 from fedgraft.runs.run import _workers, resume
 
 runner = CliRunner()

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedgraft import statistics
-from fedgraft.statistics import (
+from fedgraft.runs import statistics
+from fedgraft.runs.statistics import (
     between_shares,
     bootstrap,
     deflated,

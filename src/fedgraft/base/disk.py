@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from safetensors.torch import save
 from torch import Tensor
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 LOCK = ".lock"
 """The file that says which process a folder belongs to; it stays behind, and says nothing when nobody holds it."""

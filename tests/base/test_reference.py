@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgraft.core.errors import UserError
-from fedgraft.core.reference import is_reference, reference, resolve
+from fedgraft.base.errors import UserError
+from fedgraft.base.reference import is_reference, reference, resolve
 
 FILE = "import helper_of_mine\n\nclass Mine:\n    class Inner:\n        pass\n\ndef build():\n    return 1\n"
 
@@ -114,7 +114,7 @@ def test_a_mistake_is_one_sentence(here: Path, text: str, sentence: str) -> None
 
 SCRIPT = """
 import multiprocessing
-from fedgraft.core.reference import reference, resolve
+from fedgraft.base.reference import reference, resolve
 print("begun", __name__)
 
 class Own:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 HOST = "127.0.0.1"
 CONNECTION = "fedgraft"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgraft.core import memory
+from fedgraft.base import memory
 
 MODEL = 100_000
 

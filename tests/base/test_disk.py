@@ -12,7 +12,7 @@ import pytest
 from conftest import small_network
 
 import fedgraft as fg
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 from fedgraft.core.rounds import Round
 from fedgraft.data.federation import Federation
 from fedgraft.runs.run import Run

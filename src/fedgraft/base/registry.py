@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from fedgraft.core.errors import UserError, unknown
-from fedgraft.core.reference import is_reference, reference, resolve, split
+from fedgraft.base.errors import UserError, unknown
+from fedgraft.base.reference import is_reference, reference, resolve, split
 
 T = TypeVar("T")
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)

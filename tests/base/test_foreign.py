@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgraft.core.foreign import LIMIT, one_line, plain
+from fedgraft.base.foreign import LIMIT, one_line, plain
 from fedgraft.core.rounds import Refusal
 
 

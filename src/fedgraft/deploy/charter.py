@@ -1,6 +1,6 @@
 """The charter of a federation on several machines: its sites, what their data look like, its rules, and the run.
 
-It is one file, `federation.toml`, the same for the server and all sites; it names no path of any site.
+It is one file, `charter.toml`, the same for the server and all sites; it names no path of any site.
 """
 
 import hashlib
@@ -12,8 +12,8 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedgraft.core import toml
-from fedgraft.core.errors import UserError
+from fedgraft.base import toml
+from fedgraft.base.errors import UserError
 from fedgraft.runs.config import RunConfig, configure
 
 ELSEWHERE = {

@@ -21,8 +21,8 @@ from flwr.cli.utils import flwr_cli_exc_handler, init_http_client_from_connectio
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
 from flwr.supercore.control import ControlHttpClient
 
-from fedgraft.core.errors import UserError
-from fedgraft.engines.flower.processes import CONNECTION
+from fedgraft.base.errors import UserError
+from fedgraft.deploy.processes import CONNECTION
 from fedgraft.engines.flower.site import NAME
 
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedgraft.core.errors import UserError
+from fedgraft.base.errors import UserError
 
 CA_DAYS = 3650
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from fedgraft import kernels, models
+from fedgraft.base.errors import UserError
+from fedgraft.base.reference import is_reference, reference, resolve
 from fedgraft.core import streams
-from fedgraft.core.errors import UserError
 from fedgraft.core.method import Method, Server
 from fedgraft.core.model import Architecture, as_taken
-from fedgraft.core.reference import is_reference, reference, resolve
 from fedgraft.data.datasets import lies_at_sites
 from fedgraft.data.datasets.formats import Array
 from fedgraft.data.digest import Fingerprint
