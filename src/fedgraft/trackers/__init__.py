@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, Self
 
 from fedgraft.base.errors import UserError, unknown
+from fedgraft.runs.results import FIGURES
 from fedgraft.runs.run import Run, Watcher
 
 KINDS = ("tensorboard", "mlflow")
@@ -42,13 +43,14 @@ def tracker(kind: str) -> Tracker:
 
 
 def metrics(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a round, with names that every tracker takes."""
+    """The numbers of a round, with names that every tracker takes: ``trained/accuracy/mean`` and the like."""
     found = {name: record[name] for name in ("loss", "bytes_up", "bytes_down", "seconds")}
     found["refused"] = len(record["refused"])
-    for point, summary in record.items():
-        if isinstance(summary, Mapping) and "pooled" in summary:
-            found |= {f"{point}/{figure}": summary[figure] for figure in ("mean", "pooled", "loss")}
-            found[f"{point}/diverged"] = len(summary.get("diverged", ()))
+    for point, test in record.items():
+        if isinstance(test, Mapping) and "metrics" in test:
+            for metric, figures in test["metrics"].items():
+                found |= {f"{point}/{metric}/{figure}": figures[figure] for figure in FIGURES}
+            found[f"{point}/diverged"] = len(test.get("diverged", ()))
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
