@@ -61,7 +61,7 @@ ANOTHER: dict[str, Any] = {
 }
 OF_THE_DATA = {"dataset", "data_dir", "clients", "partition", "validation", "normalise", "augment", "resize", "task"}
 REFUSED = {
-    "name": {"device", "task"},
+    "name": {"device"},
     "file": {"device", "data_dir"},
     "folder": {"device", "data_dir", "clients", "partition"},
     "object": {"device"} | OF_THE_DATA,

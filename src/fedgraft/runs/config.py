@@ -4,6 +4,7 @@ This module is imported by the command line before anything is asked for, so it 
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -91,10 +92,12 @@ class RunConfig(Settings):
     @field_validator("metrics", mode="before")
     @classmethod
     def _known_metrics(cls, value: Any) -> Any:
-        texts = value.split(",") if isinstance(value, str) else value
+        texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise ValueError("are names such as accuracy or auc")
-        return tuple(known(METRICS, text) for text in texts)
+        # a comma is between two metrics, unless a parameter follows it: auc,calibration_error:bins=10
+        single = [part for text in texts for part in re.split(r",(?![^,:]*=)", text)]
+        return tuple(known(METRICS, text) for text in single)
 
     @field_validator("checkpoint_every")
     @classmethod

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 from fedgraft.base.errors import UserError, unknown
-from fedgraft.core.settings import TASKS
 from fedgraft.data.datasets import fetch
 from fedgraft.data.datasets.dataset import Dataset, checked, write_npz
 from fedgraft.data.datasets.entries import ENTRIES, Bundle, Entry
@@ -66,15 +65,16 @@ def load(
 ) -> Dataset:
     """Load a dataset by its name, or an npz file of yours by its path.
 
-    ``data_dir`` is where files are looked for and kept (default: FEDGRAFT_DATA, else the user's cache);
-    ``task`` says what is learned from your own file (default: as its targets look); ``download=False`` never touches a
+    ``data_dir`` is where files are looked for and kept (default: FEDGRAFT_DATA, else the user's cache); ``task`` says
+    what is learned, if not the usual (of your own file: what its targets look like); ``download=False`` never touches a
     network; ``progress`` draws a bar on stderr (default: if that is a terminal).
     """
     if is_path(name_or_path):
         return _own_file(Path(name_or_path).expanduser(), task)
     entry = known(str(name_or_path))
-    if task is not None and TASKS.split(task)[0] != entry.task:
-        raise UserError(f"the task of {entry.name} is {entry.task}, not {task}")
+    if task is not None and task != entry.task:
+        found = load(name_or_path, data_dir, download=download, progress=progress)
+        return checked(entry.name, found.arrays, entry.name, task=task, mean=found.mean, std=found.std)
     folder = _data_dir(data_dir)
     for place in _places(entry, folder):
         dataset = _checked(entry, place.read(), place.where)
