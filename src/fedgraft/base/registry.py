@@ -112,6 +112,10 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
                 near = difflib.get_close_matches(str(parameter), known, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'none'}"
                 raise UserError(f"{name} has no parameter {parameter!r}; {hint}")
+        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+            given = field.name in values or field.name in more
+            if not given and field.default is field.default_factory is dataclasses.MISSING:
+                raise UserError(f"{name} needs {field.name}: write {name}:{field.name}=...")
         return kind(**{str(key): value for key, value in values.items()}, **more)
 
     def split(self, text: str) -> tuple[str, dict[str | None, Any]]:

@@ -14,6 +14,8 @@ from fedgraft.core import averaging, schedules
 
 OPTIMIZERS: Registry[Any] = Registry("optimizer", "fedgraft.core.optimizer", group="fedgraft.optimizers")
 STAGES: Registry[Any] = Registry("stage", "fedgraft.core.compression", group="fedgraft.stages")
+TASKS: Registry[Any] = Registry("task", "fedgraft.core.task", group="fedgraft.tasks")
+METRICS: Registry[Any] = Registry("metric", "fedgraft.core.metrics", group="fedgraft.metrics")
 
 
 class Settings(BaseModel):
@@ -77,7 +79,7 @@ class Training(Settings):
     @field_validator("optimizer")
     @classmethod
     def _known_optimizer(cls, value: str) -> str:
-        return _known(OPTIMIZERS, value)
+        return known(OPTIMIZERS, value)
 
     @field_validator("stages", mode="before")
     @classmethod
@@ -85,7 +87,7 @@ class Training(Settings):
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise ValueError("are texts such as float16 or topk:0.1")
-        return tuple(_known(STAGES, text) for text in texts)
+        return tuple(known(STAGES, text) for text in texts)
 
     @model_validator(mode="after")
     def _no_momentum_for_others(self) -> Self:
@@ -107,7 +109,7 @@ class Training(Settings):
         return schedules.factor(self.schedule, round, rounds)
 
 
-def _known(registry: Registry[Any], text: str) -> str:
+def known(registry: Registry[Any], text: str) -> str:
     """Refuse a name that stands for nothing, before anything heavy is imported."""
     name, _ = registry.split(text)
     if name not in registry and not is_reference(name):

@@ -25,7 +25,8 @@ from fedgraft.runs.table import Gain, Pair, Row, Spread, Verdict
 
 REFERENCES = ("local", "fedavg")
 MIB = 1024 * 1024
-_NOT_THE_SETTING = MACHINE | {"method", "params", "seed", "evaluate_every", "global_test"}
+_NOT_THE_SETTING = MACHINE | {"method", "params", "seed", "evaluate_every", "global_test", "metrics", "task"}
+"""What may differ in a comparison; the task may not, but an older version did not write it down."""
 
 
 class FinishedRun(Protocol):
@@ -277,7 +278,7 @@ def comparisons(runs: Iterable[AnyRun]) -> list[Comparison[AnyRun]]:
     groups: dict[str, list[AnyRun]] = {}
     for run in runs:
         setting = run.config.model_copy(update={name: _DEFAULTS[name] for name in _NOT_THE_SETTING})
-        groups.setdefault(setting.model_dump_json(), []).append(run)
+        groups.setdefault(run.facts.task + setting.model_dump_json(), []).append(run)
     return [Comparison(each[0].config, _by_label(each)) for each in groups.values()]
 
 

@@ -5,11 +5,16 @@ A result has to be readable without the code that made it, so it says of each me
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedgraft.core.metrics import Accuracy, LogLoss, Metric
+
 MINUS = "\N{MINUS SIGN}"
 NONE = "–"
+_ROUNDING = 1e-9
+"""By how much a mean of figures may be beyond what each of them can be."""
 
 
 class MetricInfo(BaseModel):
@@ -29,6 +34,15 @@ class MetricInfo(BaseModel):
     low: float | None = None
     high: float | None = None
     """What no figure can be below or above, where that is known."""
+
+    @classmethod
+    def of(cls, metric: Metric) -> Self:
+        """Describe a metric."""
+        low, high = (0.0, 1.0) if metric.bounded else (None, None)
+        return cls(
+            name=metric.name, title=metric.title or metric.name, higher=metric.higher, percent=metric.percent,
+            counted=metric.counted, low=low, high=high,
+        )  # fmt: skip
 
     @property
     def unit(self) -> str:
@@ -65,7 +79,8 @@ class MetricInfo(BaseModel):
 
     def possible(self, values: Iterable[float | None]) -> bool:
         """Whether figures can be those of this metric."""
-        low, high = (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
+        low = -math.inf if self.low is None else self.low - _ROUNDING
+        high = math.inf if self.high is None else self.high + _ROUNDING
         return all(value is None or low <= value <= high for value in values)
 
     def shown(self, value: float | None, deviation: float | None = None) -> str:
@@ -97,9 +112,6 @@ def _written(value: float, digits: int) -> str:
     return f"{value:.1e}" if digits < 0 else f"{value:.{digits}f}"
 
 
-ACCURACY = MetricInfo(
-    name="accuracy", title="accuracy", higher=True, percent=True, counted=True, low=0.0, high=1.0
-)  # fmt: skip
-LOG_LOSS = MetricInfo(name="log_loss", title="log loss", higher=False, percent=False, low=0.0)
+ACCURACY, LOG_LOSS = MetricInfo.of(Accuracy()), MetricInfo.of(LogLoss())
 FIRST = (ACCURACY, LOG_LOSS)
 """What results of the first format have: a share of right answers, and a loss."""

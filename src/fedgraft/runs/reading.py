@@ -20,7 +20,7 @@ from fedgraft.runs.results import RESULT, read_json, read_observations, read_res
 
 Array = np.ndarray[Any, Any]
 
-_NOT_THE_RUN = {*MACHINE, "method", "params", "evaluate_every", "global_test"}
+_NOT_THE_RUN = {*MACHINE, "method", "params", "evaluate_every", "global_test", "metrics"}
 
 
 class OtherSettingsError(UserError):

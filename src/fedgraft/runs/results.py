@@ -16,7 +16,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS, Summary
 from fedgraft.core.rounds import Round
 from fedgraft.runs.config import RunConfig
-from fedgraft.runs.metric import FIRST, MetricInfo
+from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.resultfile import FORMAT, LARGEST, Result, complained
 from fedgraft.runs.upgrade import upgraded
 
@@ -182,21 +182,15 @@ def write_observations(path: Path, observed: Mapping[str, Tensor]) -> None:
         disk.write(path, disk.packed(observed))
 
 
-def described(metric: Any) -> MetricInfo:
-    """A metric as a result tells of it."""
-    return MetricInfo.model_validate(metric, from_attributes=True)
-
-
 def _summary(summary: Summary) -> dict[str, Any]:
-    first, second = FIRST
-    figures = {
-        first.name: (summary.mean, summary.pooled, summary.per_client),
-        second.name: (float("nan"), summary.loss, [float("nan")] * len(summary.per_client)),
-    }
     return {
         "metrics": {
-            name: {"mean": _number(mean), "pooled": _number(pooled), "per_client": [_number(each) for each in own]}
-            for name, (mean, pooled, own) in figures.items()
+            name: {
+                "mean": _number(figure.mean),
+                "pooled": _number(figure.pooled),
+                "per_client": [_number(value) for value in figure.per_client],
+            }
+            for name, figure in summary.figures.items()
         },
         "diverged": list(summary.diverged),
     }

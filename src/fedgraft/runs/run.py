@@ -37,7 +37,7 @@ from fedgraft.runs.config import read as read_settings
 from fedgraft.runs.frame import Frame
 from fedgraft.runs.history import History
 from fedgraft.runs.identity import Identity
-from fedgraft.runs.metric import FIRST, MetricInfo
+from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.population import Model, Population
 from fedgraft.runs.resultfile import FORMAT, Result
 
@@ -87,7 +87,7 @@ class Run:
     @property
     def metrics(self) -> tuple[MetricInfo, ...]:
         """What it is judged by; the first leads."""
-        return FIRST
+        return tuple(MetricInfo.of(metric) for metric in self.spec.metrics)
 
     @cached_property
     def identity(self) -> Identity:
@@ -324,15 +324,17 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     architectures, assignment, name = population.architectures(config, federation, model)
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
-        classes=federation.classes, rounds=config.rounds, seed=config.seed,
+        task=federation.task, rounds=config.rounds, seed=config.seed,
         settings=config.training,
         share=sum(participation_range(config.participation)) / 2,
         names=federation.names,
+        metrics=federation.task.judges(config.metrics),
     )  # fmt: skip
+    if method.needs_classes and not spec.task.has_classes:
+        raise UserError(f"{method.name} works with classes (prototypes, label counts), which {spec.task.name} has not")
     for architecture in architectures:
         architecture.insist_on_batches(config.training.batch_size)
-        if architecture.outputs < federation.classes:
-            raise UserError(f"the model has {architecture.outputs} outputs for {federation.classes} classes")
+        spec.task.insist_on(architecture.outputs)
     if config.training.averaging != "mean" and not method.averages:
         raise UserError(
             f"{method.name} does not average what clients send: averaging = {config.training.averaging} means nothing"
@@ -435,7 +437,7 @@ def _result(run: Run) -> dict[str, Any]:
         "reconstruction": run.method.reconstruction,
         "headline": run.method.headline,
         "shows": dict(run.method.shows),
-        "task": "classification",
+        "task": run.spec.task.name,
         "metrics": [metric.model_dump() for metric in run.metrics],
         "dataset": config.dataset,
         "partition": config.partition,
