@@ -22,7 +22,7 @@ _PLACES = {
     "fedgraft.core.method": ["Method", "Server", "hyper"],
     "fedgraft.core.client": ["Client"],
     "fedgraft.core.spec": ["Spec"],
-    "fedgraft.core.stages": ["Stage"],
+    "fedgraft.core.stages": ["Averaging", "Stage"],
     "fedgraft.core.optimizer": ["Optimizer"],
     "fedgraft.core.settings": ["Training"],
     "fedgraft.core.training": ["Phase"],

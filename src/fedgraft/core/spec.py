@@ -34,6 +34,10 @@ class Spec:
         """What is done to messages on their way."""
         return pipeline(self.settings.stages)
 
+    def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted mean of rows from clients, or what the run has for it against hostile ones."""
+        return self.pipeline.mean(rows, weights)
+
     @property
     def clients(self) -> int:
         return len(self.samples)
