@@ -112,10 +112,8 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
                 near = difflib.get_close_matches(str(parameter), known, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'none'}"
                 raise UserError(f"{name} has no parameter {parameter!r}; {hint}")
-        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-            given = field.name in values or field.name in more
-            if not given and field.default is field.default_factory is dataclasses.MISSING:
-                raise UserError(f"{name} needs {field.name}: write {name}:{field.name}=...")
+        if lacking := [field for field in _required(kind) if field not in {*values, *more}]:
+            raise UserError(f"{name} needs {', '.join(lacking)}: write {name}:{lacking[0]}=VALUE")
         return kind(**{str(key): value for key, value in values.items()}, **more)
 
     def split(self, text: str) -> tuple[str, dict[str | None, Any]]:
@@ -124,6 +122,13 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
         if name not in self and (found := split(text.strip())):
             name, rest = found
         return name.strip(), assignments(rest.split(","))
+
+    def settled(self, text: str) -> str:
+        """Return the text by which the same is found from any folder: a reference to a file names its whole path."""
+        name, _ = self.split(text)
+        if name in self or not is_reference(name):
+            return text
+        return (reference(self.find(name)) or name) + text.strip().removeprefix(name)
 
     def text(self, thing: T) -> str:
         """Return the text by which a thing is found again: its name or reference, and how it differs from usual."""
@@ -168,10 +173,17 @@ def _value(text: str) -> Any:
         return {"True": True, "False": False}.get(text, text)
 
 
+def _required(thing: type[Any]) -> list[str]:
+    """The parameters without which a thing cannot be made."""
+    missing = dataclasses.MISSING
+    fields = [field for field in dataclasses.fields(thing) if field.init]
+    return [field.name for field in fields if field.default is missing and field.default_factory is missing]
+
+
 def _bare(kind: str, name: str, thing: type[Any]) -> str:
     """Which parameter a bare value is for: the only one without a default, or the only one there is."""
     fields = [field for field in dataclasses.fields(thing) if field.init]
-    required = [field.name for field in fields if field.default is dataclasses.MISSING]
+    required = _required(thing)
     own = [field.name for field in fields if field.name in inspect.get_annotations(thing)]
     chosen = required if len(required) == 1 else own
     if len(chosen) != 1:
