@@ -118,6 +118,7 @@ def _metric(study: Study, metric: MetricInfo) -> dict[str, Any]:
 def _figure(measure: Measure, metric: MetricInfo) -> dict[str, Any]:
     return {
         "key": measure.key,
+        "choice": measure.name,
         "name": f"{metric.title}, {measure.name}" if measure.points else measure.name,
         "axis": measure.heading(metric),
         "percent": metric.percent and measure.points,

@@ -103,9 +103,9 @@ class MetricInfo(BaseModel):
 def _digits(value: float) -> int:
     """So many places after the point that three or four digits tell something; -1 for what is very small or large."""
     size = abs(value)
-    if size and not 1e-3 <= size < 1e6:
+    if size and not 1e-4 <= size < 1e6:
         return -1
-    return 3 if size < 10 else 2 if size < 100 else 1 if size < 1000 else 0
+    return 4 if 0 < size < 1e-3 else 3 if size < 10 else 2 if size < 100 else 1 if size < 1000 else 0
 
 
 def _written(value: float, digits: int) -> str:
