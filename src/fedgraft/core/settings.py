@@ -7,12 +7,14 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from fedgraft.base.errors import unknown
-from fedgraft.base.reference import is_reference
+from fedgraft.base.errors import UserError
 from fedgraft.base.registry import Registry
-from fedgraft.core import averaging, schedules
+from fedgraft.core import averaging
+from fedgraft.core.schedules import SCHEDULES, schedule
 
-OPTIMIZERS: Registry[Any] = Registry("optimizer", "fedgraft.core.optimizer", group="fedgraft.optimizers")
+OPTIMIZERS: Registry[Any] = Registry(
+    "optimizer", "fedgraft.core.optimizer", group="fedgraft.optimizers", base="fedgraft.core.optimizer:Optimizer"
+)
 STAGES: Registry[Any] = Registry("stage", "fedgraft.core.compression", group="fedgraft.stages")
 
 
@@ -71,8 +73,9 @@ class Training(Settings):
     @field_validator("schedule")
     @classmethod
     def _schedule_text(cls, value: str) -> str:
-        schedules.parse(value)
-        return value
+        if SCHEDULES.split(value)[0] in SCHEDULES.shipped:  # nobody's own code is imported only to read a file
+            schedule(value)
+        return _known(SCHEDULES, value)
 
     @field_validator("optimizer")
     @classmethod
@@ -104,12 +107,13 @@ class Training(Settings):
 
     def factor(self, round: int, rounds: int) -> float:
         """What the schedule makes of a learning rate in a round."""
-        return schedules.factor(self.schedule, round, rounds)
+        return schedule(self.schedule).at(round, rounds)
 
 
 def _known(registry: Registry[Any], text: str) -> str:
     """Refuse a name that stands for nothing, before anything heavy is imported."""
-    name, _ = registry.split(text)
-    if name not in registry and not is_reference(name):
-        raise ValueError(f"names what is not there: {unknown(registry.kind, name, registry)}")
+    try:
+        registry.insist(text)
+    except UserError as error:
+        raise ValueError(f"names what is not there: {error}") from None
     return text.strip()

@@ -71,7 +71,7 @@ class Faulty(SCAFFOLD):
         return good
 
 
-METHODS["faulty"] = Faulty
+METHODS.add(Faulty)
 '''
 
 
