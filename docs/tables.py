@@ -134,9 +134,9 @@ def datasets() -> str:
     for name in DATASETS.shipped:
         entry = DATASETS[name]
         called = f"`{name}`" + (f" ({entry.variant})" if entry.variant else "")
-        sizes = "x".join(map(str, entry.shape)), *(f"{size:,}" for size in (entry.classes, entry.train, entry.test))
-        shown.append((called, *sizes, entry.licence))
-    return table(("name", "sample", "classes", "train", "test", "licence"), shown)
+        sizes = (f"{size:,}" for size in (entry.outputs, entry.train, entry.test))
+        shown.append((called, "x".join(map(str, entry.shape)), entry.task, *sizes, entry.licence))
+    return table(("name", "sample", "task", "outputs", "train", "test", "licence"), shown)
 
 
 def networks() -> str:

@@ -16,6 +16,10 @@ OPTIMIZERS: Registry[Any] = Registry(
     "optimizer", "fedgraft.core.optimizer", group="fedgraft.optimizers", base="fedgraft.core.optimizer:Optimizer"
 )
 STAGES: Registry[Any] = Registry("stage", "fedgraft.core.compression", group="fedgraft.stages")
+TASKS: Registry[Any] = Registry("task", "fedgraft.core.task", group="fedgraft.tasks", base="fedgraft.core.task:Task")
+METRICS: Registry[Any] = Registry(
+    "metric", "fedgraft.core.metrics", group="fedgraft.metrics", base="fedgraft.core.metrics:Metric"
+)
 
 
 class Settings(BaseModel):
@@ -75,12 +79,12 @@ class Training(Settings):
     def _schedule_text(cls, value: str) -> str:
         if SCHEDULES.split(value)[0] in SCHEDULES.shipped:  # nobody's own code is imported only to read a file
             schedule(value)
-        return _known(SCHEDULES, value)
+        return known(SCHEDULES, value)
 
     @field_validator("optimizer")
     @classmethod
     def _known_optimizer(cls, value: str) -> str:
-        return _known(OPTIMIZERS, value)
+        return known(OPTIMIZERS, value)
 
     @field_validator("stages", mode="before")
     @classmethod
@@ -88,7 +92,7 @@ class Training(Settings):
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise ValueError("are texts such as float16 or topk:0.1")
-        return tuple(_known(STAGES, text) for text in texts)
+        return tuple(known(STAGES, text) for text in texts)
 
     @model_validator(mode="after")
     def _no_momentum_for_others(self) -> Self:
@@ -110,7 +114,7 @@ class Training(Settings):
         return schedule(self.schedule).at(round, rounds)
 
 
-def _known(registry: Registry[Any], text: str) -> str:
+def known(registry: Registry[Any], text: str) -> str:
     """Refuse a name that stands for nothing, before anything heavy is imported."""
     try:
         registry.insist(text)

@@ -16,6 +16,8 @@ from fedgraft.base.reference import absolute
 from fedgraft.core import streams
 from fedgraft.core.method import Method, Server
 from fedgraft.core.model import Architecture, as_taken
+from fedgraft.core.settings import TASKS
+from fedgraft.core.task import Task
 from fedgraft.data.datasets import lies_at_sites
 from fedgraft.data.datasets.formats import Array
 from fedgraft.data.digest import Fingerprint
@@ -42,7 +44,7 @@ class Population(Protocol):
     def notes(self) -> tuple[str, ...]: ...
 
     @property
-    def classes(self) -> int: ...
+    def task(self) -> Task: ...
 
     @property
     def samples(self) -> tuple[int, ...]: ...
@@ -76,7 +78,7 @@ def federation(config: RunConfig) -> Federation:
         None if "partition" in left_out else config.partition,
         config.seed,
         validation=config.validation, normalise=config.normalise, augment=config.augment, resize=config.resize,
-        data_dir=config.data_dir,
+        data_dir=config.data_dir, task=config.task,
     )  # fmt: skip
     ignored = sorted(name for name in left_out if getattr(config, name) not in (CLIENTS, SCHEME, facts(made)[name]))
     if not ignored:
@@ -94,6 +96,7 @@ def facts(fed: Federation) -> dict[str, Any]:
         "normalise": fed.normalise,
         "augment": fed.augment,
         "resize": fed.resize,
+        "task": TASKS.named(fed.task),
     }
 
 
@@ -111,7 +114,9 @@ def insist_on_agreement(config: RunConfig, fed: Federation) -> None:
 
 
 def _canonical(name: str, value: Any) -> Any:
-    """Two spellings of one scheme are the same."""
+    """Two spellings of one scheme are the same, and a task is one with however many outputs."""
+    if name == "task":
+        return None if value is None else absolute(TASKS.split(value)[0])
     if name != "partition" or SCHEMES.split(value)[0] not in SCHEMES:
         return value
     return SCHEMES.make(value).text
@@ -133,10 +138,15 @@ def settled(config: RunConfig, fed: Population, *, given: bool) -> RunConfig:
 def found_again(config: RunConfig) -> RunConfig:
     """Name files of the user's own by their whole paths, so that the run is repeated from any folder."""
     training = config.training
-    stages = tuple(absolute(each) for each in training.stages)
-    whole = {name: absolute(getattr(training, name)) for name in ("optimizer", "schedule")}
-    named = {name: absolute(getattr(config, name)) for name in ("dataset", "partition")}
-    return config.model_copy(update={**named, "training": training.but(stages=stages, **whole)})
+    inner = {name: _whole(getattr(training, name)) for name in ("optimizer", "schedule", "stages")}
+    outer = {name: _whole(getattr(config, name)) for name in ("dataset", "partition", "task", "metrics")}
+    return config.model_copy(update={**outer, "training": training.but(**inner)})
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_whole, value))
+    return None if value is None else absolute(value)
 
 
 def architectures(
@@ -147,7 +157,7 @@ def architectures(
     if model is not None:
         build = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
         return (_own_architecture(build, example, config, "custom"),), (0,) * len(fed), "custom"
-    name = models.resolve(config.model, fed.input_shape, fed.classes)
+    name = models.resolve(config.model, fed.input_shape, fed.task.outputs)
     fleet = models.fleet(name, len(fed))
     kinds = list(dict.fromkeys(fleet))
     found = tuple(_named_architecture(kind, fed, example, config) for kind in kinds)
@@ -156,7 +166,7 @@ def architectures(
 
 def _named_architecture(name: str, fed: Population, example: torch.Tensor, config: RunConfig) -> Architecture:
     """A model of ours, or somebody's own that is found by its name or by reference."""
-    build = models.builder(name, fed.input_shape, fed.classes)
+    build = models.builder(name, fed.input_shape, fed.task.outputs)
     if not models.is_shipped(name):
         return _own_architecture(build, example, config, name)
     if not example.is_floating_point():

@@ -1,4 +1,4 @@
-"""Image classification datasets by name, and your own from an npz file.
+"""Datasets by name, and your own from an npz file.
 
 ``load("digits")`` works offline. Any other name is looked for in the data directory (the argument, else the environment
 variable FEDGRAFT_DATA, else the user's cache), then where a system package puts it, and only then fetched: from its
@@ -20,6 +20,7 @@ import numpy as np
 from fedgraft.base.errors import UserError
 from fedgraft.base.reference import is_reference
 from fedgraft.base.registry import Registry
+from fedgraft.core.settings import TASKS
 from fedgraft.data.datasets import fetch
 from fedgraft.data.datasets.dataset import ARRAYS, Dataset, checked, write_npz
 from fedgraft.data.datasets.entries import Bundle, Entry
@@ -49,7 +50,8 @@ class Listing:
 
     name: str
     shape: tuple[int, ...]
-    classes: int
+    task: str
+    outputs: int
     train: int
     test: int
     source: str
@@ -73,19 +75,28 @@ class _Place:
 
 
 def load(
-    name_or_path: str | Path, data_dir: Path | None = None, *, download: bool = True, progress: bool | None = None
+    name_or_path: str | Path,
+    data_dir: Path | None = None,
+    *,
+    task: str | None = None,
+    download: bool = True,
+    progress: bool | None = None,
 ) -> Dataset:
     """Load a dataset by its name, an npz file of yours by its path, or what a function of yours gives by reference.
 
-    ``data_dir`` is where files are looked for and kept (default: FEDGRAFT_DATA, else the user's cache);
-    ``download=False`` never touches a network; ``progress`` draws a bar on stderr (default: if that is a terminal).
+    ``data_dir`` is where files are looked for and kept (default: FEDGRAFT_DATA, else the user's cache); ``task`` says
+    what is learned, if not the usual (of your own file: what its targets look like); ``download=False`` never touches a
+    network; ``progress`` draws a bar on stderr (default: if that is a terminal).
     """
     if is_path(name_or_path):
-        return _own_file(Path(name_or_path).expanduser())
+        return _own_file(Path(name_or_path).expanduser(), task)
     kind, given = DATASETS.prepared(_spelled(str(name_or_path)))
     if not (isinstance(kind, type) and issubclass(kind, Entry)):
-        return _own_function(str(name_or_path), kind, given)
+        return _own_function(str(name_or_path), kind, given, task)
     entry, folder = kind, _data_dir(data_dir)
+    if task is not None and task != entry.task:
+        found = load(name_or_path, data_dir, download=download, progress=progress)
+        return checked(entry.name, found.arrays, entry.name, task=task, mean=found.mean, std=found.std)
     for place in _places(entry, folder):
         dataset = _checked(entry, place.read(), place.where)
         if place.keep:
@@ -138,11 +149,12 @@ def catalogue(data_dir: Path | None = None) -> list[Listing]:
 
 def _listed(name: str, kind: Any, folder: Path) -> Listing:
     if not (isinstance(kind, type) and issubclass(kind, Entry)):
-        return Listing(name, (), 0, 0, 0, "", "", "", "in an installed package")
+        return Listing(name, (), "", 0, 0, 0, "", "", "", "in an installed package")
     return Listing(
         name=name,
         shape=kind.shape,
-        classes=kind.classes,
+        task=kind.task,
+        outputs=kind.outputs,
         train=kind.train,
         test=kind.test,
         source=kind.source,
@@ -152,7 +164,7 @@ def _listed(name: str, kind: Any, folder: Path) -> Listing:
     )
 
 
-def _own_function(text: str, function: Callable[..., Any], given: dict[str, Any]) -> Dataset:
+def _own_function(text: str, function: Callable[..., Any], given: dict[str, Any], task: str | None) -> Dataset:
     """Take what somebody's own function gives: arrays by their names, or a dataset."""
     try:
         made = function(**given)
@@ -162,7 +174,8 @@ def _own_function(text: str, function: Callable[..., Any], given: dict[str, Any]
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise UserError(f"the dataset {text!r} cannot be loaded: {reason}") from error
     if isinstance(made, Dataset):
-        return checked(made.name, made.arrays, text, classes=made.classes, mean=made.mean, std=made.std)
+        told = task or f"{TASKS.named(made.task)}:{made.task.outputs}"
+        return checked(made.name, made.arrays, text, task=told, mean=made.mean, std=made.std)
     if not isinstance(made, Mapping):
         raise UserError(
             f"the dataset {text!r} gives a {type(made).__name__}; it has to give x_train, y_train, x_test and y_test "
@@ -171,17 +184,17 @@ def _own_function(text: str, function: Callable[..., Any], given: dict[str, Any]
     place = DATASETS.split(text)[0].rpartition(":")[0]
     name = Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
     arrays = {key: np.asarray(array) for key, array in made.items() if key in ARRAYS}
-    return checked(name or text, arrays, text)
+    return checked(name or text, arrays, text, task=task)
 
 
-def _own_file(path: Path) -> Dataset:
+def _own_file(path: Path, task: str | None) -> Dataset:
     if path.suffix != ".npz":
         raise UserError(f"{path} is no .npz file; save x_train, y_train, x_test and y_test with numpy.savez")
-    return checked(path.stem, read_npz(path), path)
+    return checked(path.stem, read_npz(path), path, task=task)
 
 
 def _checked(entry: type[Entry], arrays: Arrays, where: str) -> Dataset:
-    return checked(entry.name, arrays, where, classes=entry.classes, mean=entry.mean, std=entry.std)
+    return checked(entry.name, arrays, where, task=f"{entry.task}:{entry.outputs}", mean=entry.mean, std=entry.std)
 
 
 def _cache() -> Path:

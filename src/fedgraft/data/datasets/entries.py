@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -38,14 +39,16 @@ class Entry:
 
     name: ClassVar[str]
     shape: ClassVar[tuple[int, ...]]
-    classes: ClassVar[int]
+    outputs: ClassVar[int]
+    """How many classes, or how many values."""
     train: ClassVar[int]
     test: ClassVar[int]
-    mean: ClassVar[tuple[float, ...]]
-    std: ClassVar[tuple[float, ...]]
+    mean: ClassVar[tuple[float, ...] | None] = None
+    std: ClassVar[tuple[float, ...] | None] = None
     source: ClassVar[str]
     licence: ClassVar[str]
     citation: ClassVar[str]
+    task: ClassVar[str] = "classification"
     variant: ClassVar[str] = ""
     """Which of several versions it is."""
     megabytes: ClassVar[int] = 0
@@ -85,6 +88,27 @@ def digits() -> Arrays:
     }
 
 
+def _table(name: str) -> Arrays:
+    """Load a table of scikit-learn's; a quarter, drawn with a fixed seed, is for testing.
+
+    Every feature has mean 0 and deviation 1 over the rows to train on. The split never changes.
+    """
+    from sklearn import datasets
+
+    from fedgraft.core.streams import frozen_generator
+
+    found = getattr(datasets, f"load_{name}")()
+    order = frozen_generator(DIGITS_SPLIT_SEED, name, "split").permutation(len(found.target))
+    test, train = np.sort(order[: len(order) // 4]), np.sort(order[len(order) // 4 :])
+    x = (found.data - found.data[train].mean(0)) / found.data[train].std(0)
+    return {
+        "x_train": x[train].astype(np.float32),
+        "y_train": found.target[train],
+        "x_test": x[test].astype(np.float32),
+        "y_test": found.target[test],
+    }
+
+
 def _quartet(*checksums: str) -> dict[str, str]:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     return {f"{name}-ubyte.gz": f"md5:{checksum}" for name, checksum in zip(names, checksums, strict=True)}
@@ -101,7 +125,7 @@ class Digits(Entry):
 
     name = "digits"
     shape = (8, 8)
-    classes = 10
+    outputs = 10
     train = 1_438
     test = 359
     mean = (0.3052,)
@@ -112,12 +136,41 @@ class Digits(Entry):
     bundled = staticmethod(digits)
 
 
+class BreastCancer(Entry):
+    """Measurements of cell nuclei, benign or malignant."""
+
+    name = "breast-cancer"
+    shape = (30,)
+    outputs = 2
+    train = 427
+    test = 142
+    source = "https://archive.ics.uci.edu/dataset/17"
+    licence = "CC BY 4.0"
+    citation = "W. Wolberg et al., Breast Cancer Wisconsin (Diagnostic), UCI, 1993"
+    bundled = partial(_table, "breast_cancer")
+
+
+class Diabetes(Entry):
+    """How far a disease went in a year, from ten measurements."""
+
+    name = "diabetes"
+    shape = (10,)
+    outputs = 1
+    train = 332
+    test = 110
+    source = "https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html"
+    licence = "BSD (as distributed with scikit-learn)"
+    citation = "B. Efron et al., Least Angle Regression, Annals of Statistics 32:407, 2004"
+    task = "regression"
+    bundled = partial(_table, "diabetes")
+
+
 class MNIST(Entry):
     """Handwritten digits."""
 
     name = "mnist"
     shape = (28, 28)
-    classes = 10
+    outputs = 10
     train = 60_000
     test = 10_000
     mean = (0.1307,)
@@ -152,7 +205,7 @@ class FashionMNIST(Entry):
 
     name = "fashion-mnist"
     shape = (28, 28)
-    classes = 10
+    outputs = 10
     train = 60_000
     test = 10_000
     mean = (0.2860,)
@@ -192,7 +245,7 @@ class EMNIST(Entry):
     name = "emnist"
     variant = "by class"
     shape = (28, 28)
-    classes = 62
+    outputs = 62
     train = 697_932
     test = 116_323
     mean = (0.1307,)
@@ -215,7 +268,7 @@ class CIFAR10(Entry):
 
     name = "cifar10"
     shape = (32, 32, 3)
-    classes = 10
+    outputs = 10
     train = 50_000
     test = 10_000
     mean = (0.4914, 0.4822, 0.4465)
@@ -247,7 +300,7 @@ class CIFAR100(Entry):
     name = "cifar100"
     variant = "fine labels"
     shape = (32, 32, 3)
-    classes = 100
+    outputs = 100
     train = 50_000
     test = 10_000
     mean = (0.5071, 0.4865, 0.4409)
@@ -271,7 +324,7 @@ class CINIC10(Entry):
 
     name = "cinic10"
     shape = (32, 32, 3)
-    classes = 10
+    outputs = 10
     train = 90_000
     test = 90_000
     mean = (0.4789, 0.4723, 0.4305)
@@ -297,7 +350,7 @@ class OrganAMNIST(Entry):
 
     name = "organamnist"
     shape = (28, 28)
-    classes = 11
+    outputs = 11
     train = 34_561
     test = 17_778
     mean = (0.5,)
@@ -327,7 +380,7 @@ class PathMNIST(Entry):
 
     name = "pathmnist"
     shape = (28, 28, 3)
-    classes = 9
+    outputs = 9
     train = 89_996
     test = 7_180
     mean = (0.5, 0.5, 0.5)
