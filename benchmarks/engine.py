@@ -33,7 +33,7 @@ from fedgraft.core.samples import Samples
 from fedgraft.core.state import State
 from fedgraft.core.training import batches
 from fedgraft.engines.local import LocalEngine
-from fedgraft.engines.workshop import single_thread
+from fedgraft.engines.workshop import Purpose, single_thread
 from fedgraft.runs import checkpoint
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import participation_range
@@ -83,13 +83,13 @@ class Bare:
             self._ends.append((ours, process))
         self._samples = run.spec.samples
 
-    def seconds(self, round: int, clients: Sequence[ClientId], processes: int, task: str = "train") -> float:
+    def seconds(self, round: int, clients: Sequence[ClientId], processes: int, purpose: Purpose = "train") -> float:
         """The sum over all clients of what each took, in so many processes at the same time."""
         shares: list[list[ClientId]] = [[] for _ in range(processes)]
         for client in sorted(clients, key=lambda c: -self._samples[c]):
             min(shares, key=lambda share: sum(self._samples[c] for c in share)).append(client)
         for (end, _), share in zip(self._ends, shares, strict=False):
-            end.send((task, round, share))
+            end.send((purpose, round, share))
         return sum(end.recv() for (end, _), _ in zip(self._ends, shares, strict=False))
 
     def close(self) -> None:
@@ -103,12 +103,12 @@ def _bare_process(run: Run, end: Any) -> None:
     spec = run.spec
     model, start = spec.architecture(0).model(), spec.initial(0)
     while (asked := end.recv()) is not None:
-        task, number, clients = asked
+        purpose, number, clients = asked
         total = 0.0
         for client in clients:
             data = run.federation.clients[client]
             began = time.perf_counter()
-            if task == "train":
+            if purpose == "train":
                 bare_steps(model, data.train, spec, start, number, client)
             else:
                 bare_evaluation(model, data.test)

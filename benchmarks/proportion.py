@@ -2,8 +2,9 @@
 
     python benchmarks/proportion.py [--recipe fedapa] [--methods fedavg,fedpac] [--rounds 30] [--epochs 2]
 
-Without a recipe: digits, ten clients, dirichlet:0.1. A reply above `outlier_factor` is refused; what this prints is how
-much room the default leaves. "alone" marks waves of fewer than three replies, measured by what was sent alone.
+Without a recipe: digits, ten clients, dirichlet:0.1. A reply above the factor of the stage `bound` is refused; what
+this prints is how much room the default leaves. "alone" marks waves of fewer than three replies, measured by what
+was sent alone.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from unittest.mock import patch
 
-from fedgraft.core import rounds as loop
+from fedgraft.core import bound
 from fedgraft.core.client import ClientId
 from fedgraft.core.message import Message
 from fedgraft.core.method import Spec
@@ -40,7 +41,7 @@ def measured(name: str, config: RunConfig) -> tuple[dict[str, float], int]:
         return found
 
     with (
-        patch.object(loop, "excesses", watched),
+        patch.object(bound, "excesses", watched),
         single_thread(),
         LocalEngine(method, run.spec, federation.clients) as engine,
     ):

@@ -239,6 +239,18 @@ def test_reports_lie_beside_their_runs(tmp_path: Path, monkeypatch: pytest.Monke
     assert Path("report.html").read_text() == "somebody else's"
 
 
+def test_a_flag_that_became_a_stage_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, stage in (
+        ("--max-norm 5", "bound:norm=5"),
+        ("--outlier-factor=3", "bound:factor=3"),
+        ("--averaging median", "median"),
+    ):
+        for command in ("run fedavg", "compare fedapa"):
+            with pytest.raises(UserError, match=f"is a stage now: .*--stage {stage} on the command line"):
+                app([*command.split(), *words.split()], standalone_mode=False)
+
+
 def test_own_data_are_not_called_by_a_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
@@ -249,7 +261,7 @@ def test_own_data_are_not_called_by_a_split(tmp_path: Path, monkeypatch: pytest.
     quick = ["--dataset", "hospitals", "--rounds", "1", "--workers", "1", "--model", "linear"]
     assert runner.invoke(app, ["compare", "--seeds", "1", *quick]).exit_code == 0
     assert [each.name for each in Path("runs").iterdir()] == ["compare-hospitals-own"]
-    refused = runner.invoke(app, ["run", "fedavg", *quick, "--max-norm", "1e-9", "--out", "r"])
+    refused = runner.invoke(app, ["run", "fedavg", *quick, "--stage", "bound:norm=1e-9", "--out", "r"])
     assert "refused: north: " in refused.output
     assert "client 0" not in refused.output
 

@@ -274,7 +274,7 @@ def methods(
     console.print(f"[bold]{escape(this['name'])}[/]{mark}\n{escape(this['idea'])}", highlight=False)
     console.print(f"\n{this['citation'] or 'no single source'}", highlight=False, markup=False)
     where = f"at `{this['headline']}`" + ("" if this["reconstruction"] else ", as in its paper")
-    averages = this["averages"] or "nothing; --averaging does not apply"
+    averages = this["averages"] or "nothing; the stages median, trimmed and clip do not apply"
     console.print(
         f"\nsends     {this['sends']}\naverages  {averages}\nmeasured  {where}", highlight=False, markup=False
     )

@@ -17,14 +17,14 @@ from typer.core import TyperCommand
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.settings import Training
-from fedgraft.runs.config import AT, At, RunConfig
+from fedgraft.runs.config import AT, GONE, At, RunConfig, gone
 from fedgraft.runs.config import flag as typed_as
 
 PANELS = {
     "dataset data_dir clients partition validation normalise augment resize": "Data",
     "model head kernels": "Model",
     "rounds seed participation evaluate_every global_test checkpoint_every": "Rounds",
-    "stages max_norm outlier_factor averaging": "Messages and server",
+    "stages": "Messages and server",
     "workers retries failed_client deadline device": "Machine",
 }
 
@@ -43,7 +43,8 @@ def _option(name: str, info: FieldInfo) -> inspect.Parameter:
     words = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
     text = (info.description or "") + (f" ({', '.join(words)})" if words else "")
     text += " (may be given several times)" if kind == list[str] else ""
-    text += "" if default in (None, ()) else f" (default {str(default).lower() if kind is bool else default})"
+    default = ", ".join(default) if kind == list[str] else str(default).lower() if kind is bool else default
+    text += "" if default in (None, "") else f" (default {default})"
     flag = typed_as(name)
     panel = next((title for names, title in PANELS.items() if name in names.split()), "Local training")
     declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
@@ -116,10 +117,24 @@ class MethodCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
+            _point_to_stage(error.option_name, words)
             flags = [flag for each in self.params for flag in (*each.opts, *each.secondary_opts) if flag != "--set"]
             if not difflib.get_close_matches(error.option_name, flags, n=1, cutoff=0.75):
                 _point_to_set(error.option_name, words, "--set" in {flag for each in self.params for flag in each.opts})
             raise
+
+
+def _point_to_stage(option: str, words: list[str]) -> None:
+    """Refuse an option that became a stage."""
+    name = option.lstrip("-").replace("-", "_")
+    if name in GONE:
+        raise UserError(gone(name, _typed(option, words)))
+
+
+def _typed(option: str, words: list[str]) -> str:
+    """The value that was typed for an option, or a word for one."""
+    at = next((number for number, word in enumerate(words) if word.partition("=")[0] == option), len(words))
+    return "".join(words[at : at + 1]).partition("=")[2] or "".join(words[at + 1 : at + 2]) or "VALUE"
 
 
 def _point_to_set(option: str, words: list[str], settable: bool) -> None:
@@ -127,8 +142,7 @@ def _point_to_set(option: str, words: list[str], settable: bool) -> None:
     from fedgraft.methods import METHODS
 
     parameter = option.lstrip("-").replace("-", "_")
-    at = next((number for number, word in enumerate(words) if word.partition("=")[0] == option), len(words))
-    value = "".join(words[at : at + 1]).partition("=")[2] or "".join(words[at + 1 : at + 2]) or "VALUE"
+    value = _typed(option, words)
     for name in (word.partition(":")[0] for word in words):
         if name in METHODS and parameter in {field.name for field in fields(METHODS[name])}:
             how = f"--set {parameter}={value}" if settable else f"{name}:{parameter}={value}"

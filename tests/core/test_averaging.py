@@ -9,13 +9,14 @@ from torch import Tensor
 
 import fedgraft as fg
 from fedgraft.base.errors import UserError
-from fedgraft.core import averaging, bank
+from fedgraft.core import bank
+from fedgraft.core.averaging import Clip, Median, Trimmed
 from fedgraft.core.message import Message
 from fedgraft.core.method import Inbox, Server
+from fedgraft.core.stages import Pipeline, pipeline
 from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
 from fedgraft.methods.fedavg import FedAvg
-from fedgraft.runs.config import configure
 
 
 def rows(count: int, seed: int) -> Tensor:
@@ -45,10 +46,10 @@ def test_below_the_breakdown_point_the_result_stays_among_the_honest(
     n = len(everybody)
     everybody = everybody[torch.tensor(data.draw(st.permutations(range(n))))]
     claimed = torch.ones(n).index_fill_(0, torch.tensor([0]), 1e9)
-    assert within(bank.mean(everybody, claimed, "median"), honest)
-    assert within(bank.mean(everybody, claimed, f"trimmed:{len(hostile) / n:.17g}"), honest)
-    clipped = bank.mean(everybody, claimed, "clip:0.5")
-    assert float((clipped - bank.mean(everybody, claimed, "median")).norm()) <= 0.5 + 1e-4
+    assert within(Median().average(everybody, claimed), honest)
+    assert within(Trimmed(share=len(hostile) / n).average(everybody, claimed), honest)
+    clipped = Clip(norm=0.5).average(everybody, claimed)
+    assert float((clipped - Median().average(everybody, claimed)).norm()) <= 0.5 + 1e-4
 
 
 def test_the_plain_mean_is_carried_away_and_the_others_are_not() -> None:
@@ -56,84 +57,84 @@ def test_the_plain_mean_is_carried_away_and_the_others_are_not() -> None:
     everybody = torch.cat([honest, torch.full((2, 7), 1e6)])
     ones = torch.ones(11)
     assert not within(bank.mean(everybody, ones), honest)
-    assert within(bank.mean(everybody, ones, "median"), honest)
-    assert within(bank.mean(everybody, ones, "trimmed:0.2"), honest)
-    assert within(bank.mean(everybody, ones, "trimmed:0.1"), honest), "a tenth of eleven is two"
-    assert not within(bank.mean(everybody, ones, "trimmed:0.09"), honest), "one of eleven is not enough"
-    assert float((bank.mean(everybody, ones, "clip:1") - bank.mean(honest, ones[:9])).norm()) < 2
+    assert within(Median().average(everybody, ones), honest)
+    assert within(Trimmed(share=0.2).average(everybody, ones), honest)
+    assert within(Trimmed(share=0.1).average(everybody, ones), honest), "a tenth of eleven is two"
+    assert not within(Trimmed(share=0.09).average(everybody, ones), honest), "one of eleven is not enough"
+    assert float((Clip(norm=1).average(everybody, ones) - bank.mean(honest, ones[:9])).norm()) < 2
 
 
 def test_what_the_rules_come_to_by_hand() -> None:
     uploads = torch.tensor([[1.0, 5.0], [2.0, 1.0], [9.0, 2.0], [3.0, 3.0]])
     weights = torch.tensor([3.0, 1.0, 1.0, 1.0])
     assert bank.mean(uploads, weights).tolist() == pytest.approx([17 / 6, 21 / 6])
-    assert bank.mean(uploads, weights, "median").tolist() == [2.5, 2.5]
-    assert bank.mean(uploads, weights, "trimmed:0.25").tolist() == [2.5, 2.5]
-    assert bank.mean(uploads, weights, "trimmed:0.01").tolist() == [2.5, 2.5], "a share is rounded up"
-    assert bank.mean(uploads, weights, "trimmed:0").tolist() == bank.mean(uploads, torch.ones(4)).tolist()
-    assert torch.equal(bank.mean(uploads, weights, "clip:100"), bank.mean(uploads, weights))
+    assert Median().average(uploads, weights).tolist() == [2.5, 2.5]
+    assert Trimmed(share=0.25).average(uploads, weights).tolist() == [2.5, 2.5]
+    assert Trimmed(share=0.01).average(uploads, weights).tolist() == [2.5, 2.5], "a share is rounded up"
+    assert Trimmed(share=0).average(uploads, weights).tolist() == bank.mean(uploads, torch.ones(4)).tolist()
+    assert torch.equal(Clip(norm=100).average(uploads, weights), bank.mean(uploads, weights))
     # the medians are (0, 0): the last is ten away and is drawn to two
     cross = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [6.0, 8.0]])
-    assert bank.mean(cross, torch.ones(5), "clip:2").tolist() == pytest.approx([1.2 / 5, 1.6 / 5])
+    assert Clip(norm=2).average(cross, torch.ones(5)).tolist() == pytest.approx([1.2 / 5, 1.6 / 5])
 
 
 @pytest.mark.parametrize("replies", [3, 4, 5])
 def test_a_fifth_of_three_replies_is_one(replies: int) -> None:
     honest = rows(replies - 1, 0)
     everybody = torch.cat([honest, torch.full((1, 7), 1e6)])
-    assert within(bank.mean(everybody, torch.ones(replies), "trimmed:0.2"), honest)
+    assert within(Trimmed(share=0.2).average(everybody, torch.ones(replies)), honest)
 
 
 def test_two_replies_cannot_be_told_apart() -> None:
     two = rows(2, 0)
-    assert torch.equal(bank.mean(two, torch.ones(2), "trimmed:0.4"), bank.mean(two, torch.ones(2)))
+    assert torch.equal(Trimmed(share=0.4).average(two, torch.ones(2)), bank.mean(two, torch.ones(2)))
 
 
 def test_alone_a_client_is_its_own_average() -> None:
     upload = rows(1, 3)
-    for rule in ("mean", "median", "trimmed:0.49", "clip:0.1"):
-        assert torch.equal(bank.mean(upload, torch.ones(1), rule), upload[0])
+    for rule in (Pipeline(), *(Pipeline([stage]) for stage in (Median(), Trimmed(share=0.49), Clip(norm=0.1)))):
+        assert torch.equal(rule.mean(upload, torch.ones(1)), upload[0])
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("mode", "is mean, median, trimmed:SHARE or clip:NORM, not 'mode'"),
-        ("trimmed", "is mean, median, trimmed:SHARE or clip:NORM"),
-        ("median:3", "is mean, median, trimmed:SHARE or clip:NORM"),
-        ("trimmed:0.5", "trims a share from 0 up to, but not, 0.5 at each end, not '0.5'"),
-        ("trimmed:-0.1", "trims a share"),
-        ("trimmed:nan", "trims a share"),
-        ("clip:0", "clips to a norm above 0, not '0'"),
-        ("clip:inf", "clips to a norm above 0"),
-        ("clip:", "clips to a norm above 0"),
+        ("mode", "no stage is called 'mode'"),
+        ("trimmed", "trimmed needs share: write trimmed:share=VALUE"),
+        ("median:3", "median does not take a bare value"),
+        ("trimmed:0.5", "a share from 0 up to, but not, 0.5 is trimmed at each end, not 0.5"),
+        ("trimmed:-0.1", "a share from 0"),
+        ("trimmed:nan", "a share from 0"),
+        ("trimmed:true", "a share from 0"),
+        ("clip:0", "uploads are clipped to a norm above 0, not 0"),
+        ("clip:inf", "uploads are clipped to a norm above 0"),
+        ("clip:", "clip needs norm"),
     ],
 )
-def test_mistakes_are_sentences(text: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=f"training.averaging {sentence}"):
-        configure({"averaging": text})
+def test_mistakes_are_sentences(fed: Federation, text: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        fg.run("fedavg", fed, model=small_network(), rounds=1, stages=[text])
 
 
-def test_texts_are_read() -> None:
-    assert averaging.parse("trimmed:0.2") == ("trimmed", 0.2)
-    assert configure({"averaging": "clip:10.0"}).training.averaging == "clip:10"
-    assert configure({}).training.averaging == "mean"
+def test_one_stage_at_most_takes_the_place_of_the_mean() -> None:
+    with pytest.raises(UserError, match="the stages median and clip both take the place of the mean"):
+        pipeline(("bound", "median", "clip:3"))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_that_says_that_it_averages_does(fed: Federation, name: str) -> None:
     method = METHODS[name]()
 
-    def bits(rule: str) -> dict[str, Tensor]:
-        spec = specification(fed, rounds=2, epochs=1, averaging=rule)
+    def bits(*stages: str) -> dict[str, Tensor]:
+        spec = specification(fed, rounds=2, epochs=1, stages=stages)
         return dict(simulate(method, fed, spec, evaluate_every=9)[1])
 
-    plain, robust = bits("mean"), bits("median")
+    plain, robust = bits(), bits("median")
     changed = any(not torch.equal(plain[key], robust[key]) for key in plain)
     assert changed == (bool(method.averages) and name != "local")
     if not method.averages:
         with pytest.raises(UserError, match=f"{name} does not average what clients send"):
-            fg.run(method, fed, model=small_network(), rounds=1, averaging="median")
+            fg.run(method, fed, model=small_network(), rounds=1, stages=["median"])
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed:0.2", "clip:1"])
@@ -146,7 +147,7 @@ def test_fedavg_learns_in_spite_of_a_liar(rule: str) -> None:
     fed = blobs((20, 13, 31, 20, 25))
     settings = {"model": small_network(), "rounds": 8, "lr": 0.05, "batch_size": 8, "workers": 1}
     carried = fg.run(Lied(), fed, **settings)
-    steady = fg.run(Lied(), fed, averaging=rule, **settings)
+    steady = fg.run(Lied(), fed, stages=[rule], **settings)
     assert carried.server is not None
     assert steady.server is not None
     assert float(carried.server["weights/0"].norm()) > 1e3
@@ -156,6 +157,6 @@ def test_fedavg_learns_in_spite_of_a_liar(rule: str) -> None:
 
 def test_a_comparison_has_local_in_it_whatever_the_average(fed: Federation) -> None:
     comparison = fg.compare(
-        [], seeds=1, federation=lambda seed: fed, model=small_network(), rounds=1, workers=1, averaging="median"
+        [], seeds=1, federation=lambda seed: fed, model=small_network(), rounds=1, workers=1, stages=["median"]
     )
     assert list(comparison.runs) == ["local", "fedavg"]

@@ -105,11 +105,13 @@ def test_a_client_that_does_not_answer_is_absent_and_named(fed: Federation) -> N
 def test_absurd_norms_are_refused_by_a_bound_that_the_run_sets(fed: Federation) -> None:
     large = replying(weights=lambda w: 2e9 * w / w.norm())
     done, server = attacked(FedAvg(), fed, specification(fed, rounds=1), large)
-    assert "'weights' has norm 2e+09, above max_norm = 1e+09" in done[0].refused[0].reason
+    assert "'weights' has norm 2e+09, above bound:norm=1e+09" in done[0].refused[0].reason
     assert float(server["weights/0"].norm()) < 100
-    done, _ = attacked(FedAvg(), fed, specification(fed, rounds=1, max_norm=1e10, outlier_factor=0), large)
+    done, _ = attacked(FedAvg(), fed, specification(fed, rounds=1, stages=("bound:norm=1e10,factor=0",)), large)
     assert not done[0].refused
-    done, _ = attacked(FedAvg(), fed, specification(fed, rounds=1, max_norm=0.5), lambda _, outcomes: outcomes)
+    done, _ = attacked(
+        FedAvg(), fed, specification(fed, rounds=1, stages=("bound:norm=0.5",)), lambda _, outcomes: outcomes
+    )
     assert [refusal.client for refusal in done[0].refused] == [0, 1, 2, 3], "the bound is for everybody"
 
 
@@ -234,7 +236,9 @@ def test_the_servers_state_stays_finite_whatever_passes_the_bound(fed: Federatio
         reply = {n: attack(t, round, bound) if t.is_floating_point() else t for n, t in honest.reply.items()}
         return {**outcomes, HOSTILE: replace(honest, reply=Message(**reply))}
 
-    done, server = attacked(method, fed, specification(fed, rounds=4, norm=True, epochs=1, outlier_factor=0), forge)
+    done, server = attacked(
+        method, fed, specification(fed, rounds=4, norm=True, epochs=1, stages=("bound:factor=0",)), forge
+    )
     assert len(done) == 4
     for key, tensor in server.items():
         assert bool(torch.isfinite(tensor).all()), key
@@ -249,7 +253,9 @@ def test_a_server_that_overflows_all_the_same_stops_the_run(fed: Federation) -> 
             super().merge(server, inbox)
             server["weights/0"] = (server["weights/0"] * 1e30) ** 2
 
-    with pytest.raises(UserError, match=r"fedavg, round 1: .*'weights/0'.* is not finite; .*max_norm \(now 1e\+09\)"):
+    with pytest.raises(
+        UserError, match=r"fedavg, round 1: .*'weights/0'.* is not finite; .*smaller norm of the stage bound"
+    ):
         attacked(Squaring(), fed, specification(fed), lambda _, outcomes: outcomes)
 
 

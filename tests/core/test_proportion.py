@@ -110,7 +110,7 @@ def test_a_reply_out_of_all_proportion_is_refused_by_default(
     for this in run(name, fed, specification(fed, rounds=2, epochs=1), forge, 1.0):
         reasons = [r.reason for r in this.refused if r.client == HOSTILE]
         assert len(reasons) >= 1, f"round {this.number + 1}"
-        assert "times out of proportion to the model and the other replies, above outlier_factor = 10" in reasons[0]
+        assert "times out of proportion to the model and the other replies, above bound:factor=10" in reasons[0]
         assert {r.client for r in this.refused} == {HOSTILE}
 
 
@@ -127,9 +127,9 @@ def test_nor_one_in_a_fleet_of_several_networks(fed: Federation, name: str) -> N
 
 def test_the_run_may_set_another_factor_or_none(fed: Federation) -> None:
     large = LARGE["a thousand times as large"]
-    assert not run("fedavg", fed, specification(fed, rounds=1, outlier_factor=0.0), large, 1.0)[0].refused
-    assert not run("fedavg", fed, specification(fed, rounds=1, outlier_factor=1e9), large, 1.0)[0].refused
-    strict = run("fedavg", fed, specification(fed, rounds=1, outlier_factor=1e-3), None, 1.0)[0]
+    assert not run("fedavg", fed, specification(fed, rounds=1, stages=("bound:factor=0",)), large, 1.0)[0].refused
+    assert not run("fedavg", fed, specification(fed, rounds=1, stages=("bound:factor=1e9",)), large, 1.0)[0].refused
+    strict = run("fedavg", fed, specification(fed, rounds=1, stages=("bound:factor=1e-3",)), None, 1.0)[0]
     assert [refusal.client for refusal in strict.refused] == [0, 1, 2, 3]
 
 

@@ -1,6 +1,7 @@
 """Stages at the crossing: what was meant arrives, as exactly as can be; what is not coded as agreed is refused."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,16 +11,21 @@ from conftest import HOSTILE, Wire, simulate, small_network, specification
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from typer.testing import CliRunner
 
 import fedgraft as fg
 from fedgraft.base.errors import UserError
+from fedgraft.cli import app
+from fedgraft.core.bound import Bound
 from fedgraft.core.client import Client
 from fedgraft.core.compression import Coding, Float16, Int8, TopK
 from fedgraft.core.message import Field, Message
 from fedgraft.core.rounds import Participation, rounds
+from fedgraft.core.spec import Spec
 from fedgraft.core.stages import Pipeline, Stage, StageError
 from fedgraft.data.federation import Federation
 from fedgraft.methods.fedavg import FedAvg
+from trials.federated import Federated
 
 STAGES = [Float16(), Int8(), TopK(share=0.3)]
 
@@ -221,19 +227,107 @@ def test_a_stage_that_has_nothing_to_do_is_refused(fed: Federation) -> None:
         fg.run("fedavg", fed, model=small_network(), rounds=1, stages=["int8", "int8"])
 
 
+def test_the_bound_is_there_in_every_run_and_is_set_by_naming_it() -> None:
+    def stages(*texts: str) -> tuple[str, ...]:
+        return fg.Training(stages=texts).stages
+
+    assert fg.Training().stages == ("bound",)
+    assert stages("int8") == ("bound", "int8")
+    assert stages("int8", "bound:factor=3") == ("int8", "bound:factor=3")
+    assert fg.Training(stages="median").stages == ("bound", "median")
+
+
+def test_replies_are_judged_stage_by_stage(fed: Federation) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Picky(Stage):
+        seen: list[list[int]]
+
+        def judge(self, spec: Spec, sent: Mapping[int, Message], replies: Mapping[int, Message]) -> dict[int, str]:
+            self.seen.append(list(replies))
+            return {client: "is even" for client in replies if client % 2 == 0}
+
+    spec, seen = specification(fed), list[list[int]]()
+    replies = {client: Message(w=torch.full((3,), 10.0**client)) for client in range(4)}
+    pipe = Pipeline([Bound(norm=500.0, factor=0), Picky(seen=seen)])
+    complaints = pipe.judge(spec, {}, replies)
+    assert complaints == {3: "'w' has norm 1.73e+03, above bound:norm=500", 0: "is even", 2: "is even"}
+    assert seen == [[0, 1, 2]]
+
+
 STAGE = """
 from dataclasses import dataclass
+import torch
 import fedgraft as fg
 
 @dataclass(frozen=True, kw_only=True)
 class Quarters(fg.Stage):
     name = "quarters"
+    parts: int = 4
     def encode(self, message, known, memory):
-        return fg.Message(**{n: (4 * t).round() / 4 if t.is_floating_point() else t for n, t in message.items()})
+        memory["sent"] = memory.get("sent", torch.zeros(())) + 1
+        return fg.Message(**{n: (self.parts * t).round() / self.parts if t.is_floating_point() else t
+                             for n, t in message.items()})
+    def judge(self, spec, sent, replies):
+        return {client: "comes from client 2" for client in replies if client == 2}
+
+@dataclass(frozen=True, kw_only=True)
+class Largest(fg.Averaging):
+    name = "largest"
+    def average(self, rows, weights):
+        return rows.max(dim=0).values
 """
 
 
-def test_a_stage_of_ones_own_is_one_file(fed: Federation, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(STAGE)
-    done = fg.run("fedavg", fed, model=small_network(), rounds=2, stages=[f"{tmp_path}/mine.py:Quarters"])
-    assert not done.result["refused"]
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two stages in a file of one's own, named from the folder in which it lies."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(STAGE)
+    return ["./mine.py:Quarters:parts=8", "./mine.py:Largest"]
+
+
+def bits(run: fg.Run) -> dict[str, list[float]]:
+    assert run.server is not None
+    return {name: tensor.tolist() for name, tensor in run.server.items()}
+
+
+def test_a_stage_of_ones_own_is_one_file(fed: Federation, own: list[str], tmp_path: Path) -> None:
+    """It codes, remembers, judges and averages; on this machine and on Flower, with the same bits."""
+    settings = {"model": "mlp:5", "rounds": 2, "training": {"lr": 0.1, "epochs": 1, "stages": own}}
+    local = fg.run("fedavg", fed, workers=1, **settings)
+    refused = [[each["client"] for each in record["refused"]] for record in local.records]
+    assert refused == [[2], [2]]
+    assert "fedavg, round 1: the reply comes from client 2" in local.records[0]["refused"][0]["reason"]
+    assert [float(local._states[c].get("stage/quarters/sent", 0)) for c in range(4)] == [2, 2, 0, 2]
+    weights = torch.tensor(bits(local)["weights/0"])
+    assert torch.equal(weights, (8 * weights).round() / 8), "the largest of rounded numbers"
+    assert bits(local) != bits(fg.run("fedavg", fed, workers=1, **{**settings, "training": {"lr": 0.1, "epochs": 1}}))
+
+    federated = Federated(tmp_path, fed, {"method": "fedavg", **settings}).serve()
+    assert bits(federated) == bits(local)
+    apart = [[each["client"] for each in record["refused"]] for record in federated.records]
+    assert apart == refused
+
+
+def test_from_the_command_line_and_found_again_from_another_folder(
+    own: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["run", "fedavg", "--clients", "4", "--rounds", "2", "--model", "linear", "--workers", "1", "--out", "run"]
+    words += [word for stage in own for word in ("--stage", stage)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "the reply comes from client 2" in Path("run/result.json").read_text()
+    for name in ("result.json", "checkpoints/round-000002/server.safetensors"):
+        Path("run", name).unlink()
+    monkeypatch.chdir("/")
+    resumed = fg.resume(tmp_path / "run")
+    assert resumed.config.training.stages[1:] == (f"{tmp_path}/mine.py:Quarters:parts=8", f"{tmp_path}/mine.py:Largest")
+    assert len(resumed.records) == 2
+
+
+def test_what_is_no_stage_is_refused(fed: Federation, tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text(
+        "from dataclasses import dataclass\n\n@dataclass\nclass Nothing:\n    x: int = 0\n"
+    )
+    with pytest.raises(UserError, match="is not a stage: it is no kind of fedgraft"):
+        fg.run("fedavg", fed, model=small_network(), rounds=1, stages=[f"{tmp_path}/other.py:Nothing"])

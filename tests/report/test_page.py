@@ -56,8 +56,8 @@ def test_a_run_from_python_reports_itself(tmp_path: Path) -> None:
 def test_refused_replies_are_in_the_page_and_in_the_table(tmp_path: Path) -> None:
     fed = blobs()
     comparison = fg.compare(
-        ["fedper"], seeds=1, federation=lambda seed: fed, model=small_network(), rounds=2, max_norm=1.0, workers=1,
-        out=tmp_path / "all",
+        ["fedper"], seeds=1, federation=lambda seed: fed, model=small_network(), rounds=2, workers=1,
+        stages=["bound:norm=1.0"], out=tmp_path / "all",
     )  # fmt: skip
     written = json.loads((tmp_path / "all" / "fedavg-seed0" / "result.json").read_text())
     named = [refusal for record in written["rounds"] for refusal in record["refused"]]

@@ -80,7 +80,7 @@ def test_a_model_in_the_current_folder(model: str, tmp_path: Path, monkeypatch: 
         ("apinet:bild", "has no 'bild'; did you mean 'build'?"),
         ("apinett:build", "there is no module 'apinett'"),
         ("./apinett.py:build", "there is no file"),
-        ("apinet:needy", "apinet:needy needs width; parameters are written as name=value"),
+        ("apinet:needy", "apinet:needy needs width: write apinet:needy:width=VALUE"),
         ("apinet:broken", "cannot be built: RuntimeError: no weights"),
         ("apinet:ready", "'apinet:ready' is not a function that builds a module"),
         ("apinet:word", "'apinet:word' is neither a class nor a function, so it is no model"),

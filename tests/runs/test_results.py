@@ -122,7 +122,7 @@ def test_a_result_keeps_the_rounds_in_which_somebody_was_tested(
     render(read_all([tmp_path / "run"]))
 
 
-DEAF = {**QUICK, "max_norm": 1e-6}
+DEAF = {**QUICK, "stages": ["bound:norm=1e-6"]}
 
 
 def test_a_run_in_which_no_reply_was_taken_is_no_success(fed: Federation, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_resumed_run_in_which_no_reply_was_taken_is_no_success(fed: Federation
     assert (tmp_path / "run" / "result.json").exists()
 
 
-WORDS = ["--rounds", "1", "--clients", "3", "--partition", "iid", "--workers", "1", "--max-norm", "1e-6"]
+WORDS = ["--rounds", "1", "--clients", "3", "--partition", "iid", "--workers", "1", "--stage", "bound:norm=1e-6"]
 
 
 def test_the_command_line_ends_with_code_2_where_no_reply_was_taken(

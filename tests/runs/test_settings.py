@@ -54,9 +54,6 @@ ANOTHER: dict[str, Any] = {
     "clip_norm": 0.01,
     "optimizer_state": "kept",
     "buffers": "local",
-    "max_norm": 1e-3,
-    "outlier_factor": 1e-6,
-    "averaging": "median",
     "stages": ["float16"],
 }
 OF_THE_DATA = {"dataset", "data_dir", "clients", "partition", "validation", "normalise", "augment", "resize", "task"}

@@ -15,7 +15,7 @@ import importlib
 import inspect
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -136,7 +136,7 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
             takes = _takes_bare(kind)
             if len(bare) > len(takes):
                 what = f"more than {len(takes)} bare values" if takes else f"a bare {bare[0]!r}"
-                raise UserError(f"{name} does not take {what}{_written(kind)}")
+                raise UserError(f"{name} does not take {what}: write {_written(name, kind, takes)}")
             for key, value in zip(takes, bare, strict=False):
                 if key in values:
                     raise UserError(f"{name} was given {key} twice")
@@ -164,7 +164,7 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
         }
         _insist_on_parameters(name, given, list(known))
         if missing := [key for key, default in known.items() if default is _REQUIRED and key not in given]:
-            raise UserError(f"{name} needs {' and '.join(missing)}{_written(kind)}")
+            raise UserError(f"{name} needs {' and '.join(missing)}: write {_written(name, kind, missing)}")
         for key, value in given.items():  # a file has lists only
             if isinstance(known[key], tuple) and isinstance(value, list):
                 given[key] = tuple(value)
@@ -251,10 +251,11 @@ def _takes_bare(kind: type[Any]) -> list[str]:
     return own if len(own) == 1 else []
 
 
-def _written(kind: type[Any]) -> str:
-    """How the thing is written, where it says so."""
+def _written(name: str, kind: type[Any], parameters: Sequence[str]) -> str:
+    """How a thing is written, as it says itself, or with these parameters."""
     syntax = getattr(kind, "syntax", None)
-    return f": write {syntax}" if isinstance(syntax, str) else "; parameters are written as name=value"
+    values = ",".join(f"{each}=VALUE" for each in parameters or _defaults(kind))
+    return syntax if isinstance(syntax, str) else f"{name}:{values}" if values else name
 
 
 def _parameters(text: str) -> tuple[list[Any], dict[str, Any]]:

@@ -1,11 +1,7 @@
 """The bank: one row of floats for each client, so that mixing models is one matrix product."""
 
-import math
-
 import torch
 from torch import Tensor
-
-from fedgraft.core.averaging import parse
 
 
 def mix(rows: Tensor, bank: Tensor) -> Tensor:
@@ -18,32 +14,10 @@ def inner(vectors: Tensor, bank: Tensor) -> Tensor:
     return vectors @ bank.T
 
 
-def mean(bank: Tensor, weights: Tensor, averaging: str = "mean") -> Tensor:
-    """Return the weighted mean of the rows, or what the run has for it, in float64 so that it hardly rounds."""
-    kind, amount = parse(averaging)
-    if kind == "median":
-        return _middle(bank, (len(bank) - 1) // 2)
-    if kind == "trimmed":
-        return _middle(bank, min(math.ceil(amount * len(bank) - 1e-9), (len(bank) - 1) // 2))
-    if kind == "clip":
-        bank = _drawn_in(bank, amount)
+def mean(bank: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean of the rows, in float64 so that it hardly rounds."""
     shares = weights.to(torch.float64)
     return ((shares / shares.sum()) @ bank.to(torch.float64)).to(bank.dtype)
-
-
-def _middle(bank: Tensor, left_out: int) -> Tensor:
-    """In every coordinate, return the mean without so many of the lowest and of the highest values."""
-    ordered = bank.sort(dim=0).values[left_out : len(bank) - left_out]
-    return ordered.to(torch.float64).mean(dim=0).to(bank.dtype)
-
-
-def _drawn_in(bank: Tensor, radius: float) -> Tensor:
-    """Draw rows that are far from the coordinates' medians to within ``radius`` of these; leave the others alone."""
-    centre = _middle(bank, (len(bank) - 1) // 2).to(torch.float64)
-    away = bank.to(torch.float64) - centre
-    distance = torch.linalg.vector_norm(away, dim=1, keepdim=True)
-    nearer = centre + away * (radius / distance)
-    return torch.where(distance > radius, nearer, bank.to(torch.float64)).to(bank.dtype)
 
 
 def squared_distances(bank: Tensor) -> Tensor:

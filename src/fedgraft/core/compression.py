@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.message import Field, Message
-from fedgraft.core.stages import Stage, StageError
+from fedgraft.core.stages import Stage, StageError, Way
 
 BLOCK = 1024
 _FLOATS = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64)}
@@ -25,6 +25,16 @@ _FLOATS = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32,
 @dataclass(frozen=True, kw_only=True)
 class Coding(Stage):
     """A stage that codes every entry of floats, and leaves the others alone."""
+
+    up: bool = True
+    down: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.up or self.down):
+            raise UserError(f"{self.name} codes nothing: up and down are both false")
+
+    def works(self, way: Way) -> bool:
+        return self.up if way == "up" else self.down
 
     def code(self, tensor: Tensor, name: str, memory: MutableMapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the parts in which a tensor travels; the first is called after the stage alone."""
@@ -122,6 +132,7 @@ class TopK(Coding):
     share: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.share, int | float) or not 0 < self.share <= 1:
             raise UserError(f"topk: share has to be above 0 and up to 1, not {self.share!r}")
 

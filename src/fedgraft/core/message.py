@@ -73,8 +73,8 @@ class Field:
     high: float | None = None
     total: tuple[int, int] | None = None
 
-    def objection(self, tensor: Tensor, max_norm: float = math.inf) -> str | None:
-        """Say what is wrong with ``tensor``, or nothing; ``max_norm`` bounds the norm of anything but whole numbers."""
+    def objection(self, tensor: Tensor) -> str | None:
+        """Say what is wrong with ``tensor``, or nothing."""
         if tuple(tensor.shape) != self.shape:
             return f"has shape {list(tensor.shape)}, expected {list(self.shape)}"
         if tensor.dtype != self.dtype:
@@ -90,8 +90,6 @@ class Field:
             (least, most), total = self.total, float(tensor.sum(dtype=torch.float64))
             if not least <= total <= most:
                 return f"sums to {total:g}, expected {most if least == most else f'{least} to {most}'}"
-        if norm > max_norm:
-            return f"has norm {norm:.3g}, above max_norm = {max_norm:g}"
         return None
 
 
@@ -100,7 +98,7 @@ def _norm(tensor: Tensor) -> Tensor:
     return norm
 
 
-def objection(reply: Message, expected: Mapping[str, Field], max_norm: float = math.inf) -> str | None:
+def objection(reply: Message, expected: Mapping[str, Field]) -> str | None:
     """Return why the server refuses ``reply``, or nothing if every field is as ``expected``."""
     missing = sorted(expected.keys() - reply.keys())
     surplus = sorted(reply.keys() - expected.keys())
@@ -109,6 +107,6 @@ def objection(reply: Message, expected: Mapping[str, Field], max_norm: float = m
     if surplus:
         return f"holds {', '.join(surplus)}, which nobody asked for"
     for name, field in expected.items():
-        if complaint := field.objection(reply[name], max_norm):
+        if complaint := field.objection(reply[name]):
             return f"{name!r} {complaint}"
     return None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgraft.base.errors import UserError
-from fedgraft.core import bank, streams
+from fedgraft.core import streams
 from fedgraft.core.client import Client, ClientId, Predictor
 from fedgraft.core.message import Field, Message
 from fedgraft.core.model import Model, Part
@@ -165,11 +165,11 @@ class Method:
 def average(spec: Spec, inbox: Inbox, entry: str = "weights", *, uniform: bool = False) -> Tensor:
     """FedAvg's mean: the entries of the replies, weighed by how many samples each sender has, or all alike.
 
-    A method that averages does so here, or by ``bank.mean`` with the run's ``averaging``, and says so in ``averages``.
+    A method that averages does so here, or by ``spec.mean``, and says so in ``averages``.
     """
     senders = sorted(inbox)
     shares = torch.tensor([1 if uniform else spec.samples[sender] for sender in senders])
-    return bank.mean(torch.stack([inbox[sender][entry] for sender in senders]), shares, spec.settings.averaging)
+    return spec.mean(torch.stack([inbox[sender][entry] for sender in senders]), shares)
 
 
 def _check(method: str, parameter: "dataclasses.Field[Any]", value: Any) -> None:

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedgraft.core.client import ClientId
 from fedgraft.core.message import Message
-from fedgraft.core.method import Spec
 from fedgraft.core.model import Part
+from fedgraft.core.spec import ClientId, Spec
 
 SLACK = 0.3
 """Share of the norm of what was sent by which a reply may always differ from it, whatever the others do."""

@@ -17,7 +17,6 @@ from fedgraft.core.evaluation import KINDS, POINTS, Kind, Point, Score, Scores, 
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Method, Server, Spec
-from fedgraft.core.proportion import excesses
 from fedgraft.core.stages import StageError
 
 
@@ -199,7 +198,8 @@ def _accepted(
             sound[client] = outcome
         else:
             complaints[client] = complaint
-    complaints |= _outliers(server, messages, {client: outcome.reply for client, outcome in sound.items()})
+    judged = server.spec.pipeline.judge(server.spec, messages, {client: o.reply for client, o in sound.items()})
+    complaints |= {client: f"the reply {complaint}" for client, complaint in judged.items()}
     for client, complaint in complaints.items():
         this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: {complaint}"))
     return {client: outcome for client, outcome in sound.items() if client not in complaints}
@@ -225,24 +225,8 @@ def _objection(
         return outcome.reason
     if outcome.round is not None and outcome.round != server.round:
         return f"the reply belongs to round {outcome.round + 1}"
-    complaint = objection(outcome.reply, method.expects(server, client), spec.settings.max_norm)
+    complaint = objection(outcome.reply, method.expects(server, client))
     return complaint and f"the reply {complaint}"
-
-
-def _outliers(
-    server: Server, sent: Mapping[ClientId, Message], replies: Mapping[ClientId, Message]
-) -> dict[ClientId, str]:
-    """Say which replies are out of all proportion to the model and to the others, and why."""
-    factor = server.spec.settings.outlier_factor
-    if not factor:
-        return {}
-    return {
-        client: f"the reply {name!r} is {excess:.3g} times out of proportion to the model and the other replies, "
-        f"above outlier_factor = {factor:g}"
-        for client, entries in excesses(server.spec, sent, replies).items()
-        for name, excess in entries.items()
-        if excess > factor
-    }
 
 
 def _tested(method: Method, server: Server, engine: Engine, this: Round) -> dict[ClientId, Scores]:
@@ -284,5 +268,5 @@ def _insist_on_finite(method: Method, server: Server) -> None:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise UserError(
                 f"{method.name}, round {server.round + 1}: what the server made of finite replies, {name!r}, is not "
-                f"finite; a smaller lr or max_norm (now {server.spec.settings.max_norm:g}) may help"
+                "finite; a smaller lr, or a smaller norm of the stage bound, may help"
             )

@@ -9,17 +9,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from fedgraft.base.errors import UserError
 from fedgraft.base.registry import Registry
-from fedgraft.core import averaging
 from fedgraft.core.schedules import SCHEDULES, schedule
 
 OPTIMIZERS: Registry[Any] = Registry(
     "optimizer", "fedgraft.core.optimizer", group="fedgraft.optimizers", base="fedgraft.core.optimizer:Optimizer"
 )
-STAGES: Registry[Any] = Registry("stage", "fedgraft.core.compression", group="fedgraft.stages")
+STAGES: Registry[Any] = Registry(
+    "stage", "fedgraft.core.bound", "fedgraft.core.averaging", "fedgraft.core.compression",
+    group="fedgraft.stages", base="fedgraft.core.stages:Stage",
+)  # fmt: skip
 TASKS: Registry[Any] = Registry("task", "fedgraft.core.task", group="fedgraft.tasks", base="fedgraft.core.task:Task")
 METRICS: Registry[Any] = Registry(
     "metric", "fedgraft.core.metrics", group="fedgraft.metrics", base="fedgraft.core.metrics:Metric"
 )
+BOUND = "bound"
+"""The stage that is there in every run: the safety net."""
 
 
 class Settings(BaseModel):
@@ -56,23 +60,11 @@ class Training(Settings):
     buffers: Literal["average", "local", "keep"] = Field(
         "average", description="BatchNorm statistics: averaged, local to each client, or kept as they began"
     )
-    max_norm: float = Field(1e9, gt=0, description="refuse a reply of which an entry has a larger norm")
-    outlier_factor: float = Field(
-        10.0, ge=0, description="refuse a reply so many times out of proportion to the model and the others (0: none)"
-    )
-    averaging: str = Field(
-        "mean", description="how the server averages: mean, or against hostile clients median, trimmed:SHARE, clip:NORM"
-    )
-
     stages: tuple[str, ...] = Field(
-        (), description="what is done to messages on their way, in this order: float16, int8, topk:SHARE, ..."
+        (BOUND,),
+        description="what is done to messages on their way, in this order: float16, int8, topk:SHARE; where replies "
+        "arrive: bound:norm=1e9,factor=10 (always there), against hostile clients median, trimmed:SHARE, clip:NORM",
     )
-
-    @field_validator("averaging")
-    @classmethod
-    def _averaging_text(cls, value: str) -> str:
-        kind, amount = averaging.parse(value)
-        return f"{kind}:{amount:g}" if ":" in value else kind
 
     @field_validator("schedule")
     @classmethod
@@ -92,7 +84,8 @@ class Training(Settings):
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise ValueError("are texts such as float16 or topk:0.1")
-        return tuple(known(STAGES, text) for text in texts)
+        named = tuple(known(STAGES, text) for text in texts)
+        return named if any(STAGES.split(text)[0] == BOUND for text in named) else (BOUND, *named)
 
     @model_validator(mode="after")
     def _no_momentum_for_others(self) -> Self:

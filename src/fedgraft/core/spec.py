@@ -42,6 +42,10 @@ class Spec:
         """What is done to messages on their way."""
         return pipeline(self.settings.stages)
 
+    def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted mean of rows from clients, or what the run has for it against hostile ones."""
+        return self.pipeline.mean(rows, weights)
+
     @property
     def classes(self) -> int:
         """How many classes there are, if the task has any."""

@@ -4,19 +4,26 @@ A run names its stages. What leaves a side is encoded by each of them in turn, a
 it arrives, before anybody looks at it: a method never knows. Bytes are counted as they travel. A stage may remember
 something between rounds (what compression left out); that is part of the sender's private state, and is taken back
 with it if the reply is refused.
+
+Two more things can be done where replies arrive. A stage may judge what came from all clients of a wave, side by side,
+and have some of it refused; and one stage may take the place of the mean by which the server averages.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedgraft.base.errors import UserError
+from fedgraft.core import bank
 from fedgraft.core.message import Field, Message
 from fedgraft.core.settings import STAGES
+
+if TYPE_CHECKING:
+    from fedgraft.core.spec import ClientId, Spec
 
 Way = Literal["up", "down"]
 
@@ -27,12 +34,14 @@ class StageError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Something done to messages on their way; ``up`` from client to server, ``down`` from server to client."""
+    """Something done to messages on their way; what a stage does not say is left as it is."""
 
     name: ClassVar[str]
     about: ClassVar[str] = ""
-    up: bool = True
-    down: bool = False
+
+    def works(self, way: Way) -> bool:
+        """Whether messages are coded that go ``up`` from client to server, or ``down`` from server to client."""
+        return way == "up"
 
     def objection(self, sent: Message, expected: Mapping[str, Field]) -> str | None:
         """Say why there is nothing for this stage to do with such messages and replies, or nothing."""
@@ -45,6 +54,24 @@ class Stage:
     def decode(self, message: Message, known: Mapping[str, Tensor]) -> Message:
         """Return what was meant, as exactly as can be, or raise ``StageError``."""
         return message
+
+    def judge(
+        self, spec: "Spec", sent: "Mapping[ClientId, Message]", replies: "Mapping[ClientId, Message]"
+    ) -> "Mapping[ClientId, str]":
+        """Say what is wrong with replies, seen beside each other; ``sent`` are the messages that they answer.
+
+        Every reply is as the method expects it. A complaint goes on from "the reply": "is too large".
+        """
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Stage):
+    """A stage that takes the place of the server's mean; only for methods that average what clients send."""
+
+    def average(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return what stands for the mean of the rows, one from each client, which the method would weigh so."""
+        raise NotImplementedError
 
 
 class Shelf(MutableMapping[str, Tensor]):
@@ -94,8 +121,23 @@ class Pipeline:
         reply = Message(**{name: torch.zeros(field.shape, dtype=field.dtype) for name, field in expected.items()})
         return max(self.encode("up", reply, known, {}).nbytes for known in (Message(), reply))
 
+    def judge(
+        self, spec: "Spec", sent: "Mapping[ClientId, Message]", replies: "Mapping[ClientId, Message]"
+    ) -> "dict[ClientId, str]":
+        """Say which replies are refused and why; a stage sees what those before it had no objection to."""
+        found: dict[ClientId, str] = {}
+        for stage in self.stages:
+            found |= stage.judge(
+                spec, sent, {client: reply for client, reply in replies.items() if client not in found}
+            )
+        return found
+
+    def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted mean of the rows, or what the run has for it."""
+        return next((each.average for each in self.stages if isinstance(each, Averaging)), bank.mean)(rows, weights)
+
     def _on(self, way: Way) -> list[Stage]:
-        return [stage for stage in self.stages if getattr(stage, way)]
+        return [stage for stage in self.stages if stage.works(way)]
 
 
 @lru_cache
@@ -103,10 +145,10 @@ def pipeline(texts: tuple[str, ...]) -> Pipeline:
     """Make the stages that a run names; none may be there twice, for what it remembers is kept under its name."""
     stages: list[Stage] = []
     for text in texts:
-        stage = STAGES.make(text)
-        if not isinstance(stage, Stage):
-            raise UserError(f"{text!r} is not a stage: it is no kind of fedgraft.Stage")
+        stage: Stage = STAGES.make(text)
         if any(stage.name == other.name for other in stages):
             raise UserError(f"the stage {stage.name} is there twice")
         stages.append(stage)
+    if len(rivals := [stage.name for stage in stages if isinstance(stage, Averaging)]) > 1:
+        raise UserError(f"the stages {' and '.join(rivals)} both take the place of the mean: name one of them")
     return Pipeline(tuple(stages))

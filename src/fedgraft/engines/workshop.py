@@ -18,14 +18,14 @@ from fedgraft.core.method import Method, Spec
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.state import State
 
-Task = Literal["train", "evaluate"]
+Purpose = Literal["train", "evaluate"]
 
 
 @dataclass(frozen=True)
 class Job:
     """One client's work in one round."""
 
-    task: Task
+    purpose: Purpose
     client: ClientId
     round: int
     message: Message
@@ -52,21 +52,21 @@ class Workshop:
     everyone: Samples | None = None
     workbench: Workbench = field(default_factory=Workbench)
 
-    def client(self, id: ClientId, state: State, round: int, task: Task) -> Client:
-        """Set a client up for a task. It works on a copy of its state."""
+    def client(self, id: ClientId, state: State, round: int, purpose: Purpose) -> Client:
+        """Set a client up to train or to be tested. It works on a copy of its state."""
         own = {name: tensor.to(self.device, copy=True) for name, tensor in state.items()}
-        return Client(id, own, self.data[id], self.spec, self.workbench, round=round, purpose=task)
+        return Client(id, own, self.data[id], self.spec, self.workbench, round=round, purpose=purpose)
 
     def perform(self, job: Job) -> Done:
         """Do a job; only what comes back with the result counts."""
         started = time.perf_counter()
-        streams.seed_torch(self.device, self.spec.seed, job.task, "torch", job.round, job.client)
-        streams.seed_globals(self.spec.seed, job.task, "globals", job.round, job.client)
+        streams.seed_torch(self.device, self.spec.seed, job.purpose, "torch", job.round, job.client)
+        streams.seed_globals(self.spec.seed, job.purpose, "globals", job.round, job.client)
         self.workbench.clear()
-        client = self.client(job.client, job.state, job.round, job.task)
+        client = self.client(job.client, job.state, job.round, job.purpose)
         stages = self.spec.pipeline
         message = stages.decode("down", job.message.to(self.device), {})
-        if job.task == "evaluate":
+        if job.purpose == "evaluate":
             return Done(scores=exchange.evaluate(self.method, client, message, self.everyone))
         reply = exchange.train(self.method, client, message)
         reply = stages.encode("up", reply, message, client).to(torch.device("cpu"))

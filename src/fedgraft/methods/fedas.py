@@ -41,7 +41,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedgraft.core import bank
 from fedgraft.core.client import Client, ClientId
 from fedgraft.core.features import class_means, features
 from fedgraft.core.message import Field, Message
@@ -91,7 +90,7 @@ class FedAS(FedPer):
             F = torch.stack([message["fisher"] for message in inbox.values()])
             theta = torch.stack([message["weights"] for message in inbox.values()])
             F = F if F.any() else torch.ones_like(F)
-            server["weights/0"] = bank.mean(theta, F, server.spec.settings.averaging)
+            server["weights/0"] = server.spec.mean(theta, F)
 
     # ---- client half
     def assemble(self, client: Client, message: Message) -> Tensor:

@@ -30,7 +30,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedgraft.core import bank
 from fedgraft.core.client import Client, ClientId
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Server, Spec, hyper
@@ -78,7 +77,7 @@ class FedPPAPlus(FedPPA):
             return e[:, None].to(uploads.dtype) * super().blend(server, uploads, C)
         # in units of the largest, so that equal entropies are equal shares to the last bit
         shares = e / e.max() if e.any() else torch.ones_like(e)
-        return bank.mean(uploads, shares, server.spec.settings.averaging).expand_as(uploads)
+        return server.spec.mean(uploads, shares).expand_as(uploads)
 
     # ---- client half
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:

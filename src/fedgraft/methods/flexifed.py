@@ -43,7 +43,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedgraft.core import bank
 from fedgraft.core.client import Client, ClientId
 from fedgraft.core.layers import Layer, agreeing, before_classifier, edges, identical, layers_of, put, take
 from fedgraft.core.message import Field, Message
@@ -120,7 +119,7 @@ class FlexiFed(Method):
 
     def blend(self, server: Server, uploads: Tensor, C: Sequence[ClientId]) -> Tensor:
         """Return what each client of ``C`` gets for one layer, from everybody's upload of it."""
-        return bank.mean(uploads, torch.ones(len(C)), server.spec.settings.averaging).expand_as(uploads)
+        return server.spec.mean(uploads, torch.ones(len(C))).expand_as(uploads)
 
     # ---- client half
     def assemble(self, client: Client, message: Message) -> Tensor:

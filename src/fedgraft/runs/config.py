@@ -118,6 +118,22 @@ MACHINE = frozenset({"workers", "device", "data_dir", "checkpoint_every", "retri
 """Settings of the machine, not of the experiment: a run may go on, and be compared, under others."""
 
 
+GONE = {
+    "max_norm": "bound:norm={}",
+    "outlier_factor": "bound:factor={}",
+    "averaging": "{}",
+}
+"""Settings that became stages, and how they are written now."""
+
+
+def gone(name: str, value: Any) -> str:
+    """Say how a setting that became a stage is written now."""
+    if name == "averaging" and value == "mean":
+        return "averaging is a stage now, and the mean needs none: leave it out"
+    text = GONE[name].format(value)
+    return f'{name} is a stage now: write stages = ["{text}"], or --stage {text} on the command line'
+
+
 def flag(name: str) -> str:
     """How a setting is typed on the command line."""
     return "--stage" if name == "stages" else "--" + name.replace("_", "-")
@@ -195,6 +211,8 @@ def _sentence(error: ValidationError) -> str:
     place = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "literal["))]
     name = ".".join(place[:2] if place[0] == "training" else place[:1])
     if first["type"] == "extra_forbidden":
+        if place[-1] in GONE:
+            return gone(place[-1], first.get("input"))
         known = [*RunConfig.model_fields, *Training.model_fields]
         near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -17,6 +17,7 @@ from fedgraft.core import streams
 from fedgraft.core.method import Method, Server
 from fedgraft.core.model import Architecture, as_taken
 from fedgraft.core.settings import TASKS
+from fedgraft.core.stages import Averaging
 from fedgraft.core.task import Task
 from fedgraft.data.datasets import lies_at_sites
 from fedgraft.data.datasets.formats import Array
@@ -125,10 +126,10 @@ def _canonical(name: str, value: Any) -> Any:
 def settled(config: RunConfig, fed: Population, *, given: bool) -> RunConfig:
     """Write what the data are into the configuration: that of a federation that was ``given``, or of what was made."""
     config = found_again(config)
-    if given and isinstance(fed, Federation):
-        return config.model_copy(update=facts(fed))
     known: dict[str, Any] = {"clients": len(fed)}
-    if given:
+    if given and isinstance(fed, Federation):
+        known = facts(fed)
+    elif given:
         known |= {"dataset": fed.name, "partition": fed.partition}
     elif fed.partition == OWN:
         known |= {"partition": OWN}
@@ -234,5 +235,7 @@ def insist_on_device(name: str) -> None:
 def insist_on_stages(method: Method, server: Server) -> None:
     """Refuse a stage that would have nothing to do."""
     for stage in server.spec.pipeline.stages:
+        if isinstance(stage, Averaging) and not method.averages:
+            raise UserError(f"{method.name} does not average what clients send: the stage {stage.name} means nothing")
         if complaint := stage.objection(method.send(server, 0), method.expects(server, 0)):
             raise UserError(f"the stage {stage.name} does nothing for {method.name}: {complaint}")

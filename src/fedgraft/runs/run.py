@@ -299,10 +299,6 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     for architecture in architectures:
         architecture.insist_on_batches(config.training.batch_size)
         spec.task.insist_on(architecture.outputs)
-    if config.training.averaging != "mean" and not method.averages:
-        raise UserError(
-            f"{method.name} does not average what clients send: averaging = {config.training.averaging} means nothing"
-        )
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
     population.insist_on_stages(method, server)
     known = {"method": METHODS.named(method), "params": method.parameters(), "model": name}

@@ -14,7 +14,11 @@ from fedgraft.methods import METHODS
 from fedgraft.runs.run import Run, run
 from trials.federated import Federated
 
-SETTINGS = {"model": "mlp:5", "rounds": 2, "training": {"lr": 0.1, "momentum": 0.5, "epochs": 1, "batch_size": 4}}
+SETTINGS: dict[str, Any] = {
+    "model": "mlp:5",
+    "rounds": 2,
+    "training": {"lr": 0.1, "momentum": 0.5, "epochs": 1, "batch_size": 4},
+}
 CLOCKS = ("seconds", "server_seconds", "evaluation_seconds")
 
 
@@ -43,6 +47,13 @@ def figures(result: dict[str, Any]) -> Any:
 def test_same_bits_as_on_one_machine(name: str, fed: Federation, tmp_path: Path) -> None:
     local = run(name, fed, workers=1, **SETTINGS)
     assert_same(Federated(tmp_path, fed, {"method": name, **SETTINGS}), local)
+
+
+@pytest.mark.parametrize("stages", [["int8", "median"], ["topk:0.3", "clip:0.5"]])
+def test_stages(stages: list[str], fed: Federation, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "training": {**SETTINGS["training"], "stages": stages}}
+    local = run("fedavg", fed, workers=1, **settings)
+    assert_same(Federated(tmp_path, fed, {"method": "fedavg", **settings}), local)
 
 
 @pytest.mark.parametrize("name", ["fedppa", "flexifed", "fedproto"])

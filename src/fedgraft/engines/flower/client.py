@@ -17,7 +17,7 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.model import Model
 from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report
 from fedgraft.engines.flower.site import Memory, SiteError
-from fedgraft.engines.workshop import Job, Workshop, first_states, single_thread
+from fedgraft.engines.workshop import Job, Purpose, Workshop, first_states, single_thread
 
 log = logging.getLogger("fedgraft.site")
 FAILED = 1
@@ -40,12 +40,12 @@ class Branch:
             raise SiteError(f"site {self.site} is client {self.client}, and the message is for client {tag.client}")
         return Memory(self.state, self.site, tag.run)
 
-    def job(self, order: Order, memory: Memory, task: str) -> Job:
+    def job(self, order: Order, memory: Memory, purpose: Purpose) -> Job:
         """Join what the server sent with the state that it knows of."""
         state = memory.recall(order.version)
         if state is None:
             state = first_states(self.workshop.method, self.workshop.spec, [self.client])[self.client]
-        return Job("train" if task == "train" else "evaluate", self.client, order.tag.round, order.message, state)
+        return Job(purpose, self.client, order.tag.round, order.message, state)
 
 
 def make(branch: Callable[[Path], Branch]) -> ClientApp:
