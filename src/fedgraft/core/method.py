@@ -48,6 +48,8 @@ class Method:
     """A personalized federated learning method; the defaults of its client half are plain local training."""
 
     name: ClassVar[str] = "method"
+    family: ClassVar[str] = ""
+    """What it is like, in a few words: methods are listed by them."""
     citation: ClassVar[str] = ""
     idea: ClassVar[str] = ""
     sends: ClassVar[str] = ""
