@@ -4,7 +4,7 @@
 
     fed = fg.federate("digits", clients=10, partition=fg.Dirichlet(0.1), seed=0)
     run = fg.run(fg.FedAPA(eta=0.01, mu=0.5), fed, rounds=20)
-    print(run.accuracy)
+    print(run.value)
 
 Names are loaded when they are first used, so that importing the package (and asking the command line for help) does
 not wait for torch.
@@ -35,7 +35,9 @@ _PLACES = {
     "fedgraft.data.partition.partition": ["Partition"],
     "fedgraft.data.partition.scheme": ["Scheme"],
     "fedgraft.deploy.model": ["load_model"],
-    "fedgraft.runs.compare": ["Comparison", "compare"],
+    "fedgraft.runs.compare": ["compare"],
+    "fedgraft.runs.comparison": ["Comparison"],
+    "fedgraft.runs.reading": ["read"],
     "fedgraft.runs.run": ["Run", "resume", "run"],
 }
 _HOME = {name: place for place, names in _PLACES.items() for name in names} | METHODS.classes | SCHEMES.classes
