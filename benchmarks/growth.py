@@ -45,7 +45,7 @@ def simulate(point: dict[str, Any]) -> dict[str, Any]:
 def _first(dataset: work.Dataset, count: int) -> work.Dataset:
     return work.Dataset(
         dataset.name, dataset.x_train[:count], dataset.y_train[:count],
-        dataset.x_test[:count], dataset.y_test[:count], dataset.classes,
+        dataset.x_test[:count], dataset.y_test[:count], dataset.task,
     )  # fmt: skip
 
 

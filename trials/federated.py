@@ -16,6 +16,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
+from fedgraft.core.settings import TASKS
 from fedgraft.data.federation import Federation
 from fedgraft.deploy.charter import Charter, charter
 from fedgraft.deploy.serving import branch, client, serve
@@ -128,7 +129,7 @@ def agreed(
     """The charter of a federation whose data are given."""
     inputs = fed.clients[0].train.inputs
     kind = "pixels" if inputs.dtype == torch.uint8 else "features"
-    data = {"name": fed.name, "kind": kind, "shape": list(inputs.shape[1:]), "classes": fed.classes}
+    data = {"name": fed.name, "kind": kind, "shape": list(inputs.shape[1:]), "task": TASKS.text(fed.task)}
     return charter({"directory": str(directory), "sites": names, "data": data, "rules": dict(rules or {}), "run": run})
 
 

@@ -11,6 +11,7 @@ from fedgraft.core.model import Architecture
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.core.samples import ClientData, Preparation, Samples
 from fedgraft.core.settings import Training
+from fedgraft.core.task import Classification
 from fedgraft.engines.local import LocalEngine
 from fedgraft.kernels import accelerate, describe
 from fedgraft.methods.fedavg import FedAvg
@@ -35,7 +36,9 @@ def main(path: str, workers: int, choice: str) -> None:
     architecture = Architecture(network, preparation.apply(images[:2]), "head", "lenet5")
     settings = Training(lr=work.lr, momentum=0.0, epochs=work.epochs, batch_size=work.batch_size)
     many = 10**9  # the last round would be evaluated
-    spec = Spec(tuple(h.stop - h.start for h in held), (architecture,), (0,) * len(data), 10, many, 0, settings)
+    spec = Spec(
+        tuple(h.stop - h.start for h in held), (architecture,), (0,) * len(data), Classification(10), many, 0, settings
+    )
     method, share = FedAvg(), work.cohort / work.clients
     server = method.setup(spec)
     with LocalEngine(method, spec, data, workers=workers) as engine:

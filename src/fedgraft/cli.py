@@ -294,7 +294,7 @@ def datasets(data_dir: DataDir = None, as_json: Json = False) -> None:
         typer.echo(json.dumps(facts, indent=2))
         return
     rows = [{**f, "shape": "x".join(map(str, f["shape"])), "where": f["where"] or "would be fetched"} for f in facts]
-    columns = {key: key for key in ("shape", "classes", "train", "test", "where")}
+    columns = {key: key for key in ("shape", "task", "outputs", "train", "test", "where")}
     _console(stderr=False).print(facts_table(rows, {"name": "dataset", **columns}))
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.client import Client
+from fedgraft.core.evaluation import Score
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Architecture
@@ -53,7 +54,7 @@ def blobs(sizes: tuple[int, ...] = (20, 13, 31, 8), *, seed: int = 0, dims: int 
         return (centres[y] + rng.standard_normal((count, dims))).astype(np.float32), y
 
     sites = [Site(*draw(client, size), *draw(client, 10)) for client, size in enumerate(sizes)]
-    return own_data(sites, classes=CLASSES, name="blobs")
+    return own_data(sites, task=f"classification:{CLASSES}", name="blobs")
 
 
 def awkward() -> Federation:
@@ -68,7 +69,14 @@ def awkward() -> Federation:
             (rng.standard_normal((3, 6)) + 3 * test[:, None]).astype(np.float32), test,
         )  # fmt: skip
 
-    return own_data([site([0] * 7), site([1]), site([0, 1] * 4 + [1]), site([0, 1] * 6)], classes=CLASSES)
+    sites = [site([0] * 7), site([1]), site([0, 1] * 4 + [1]), site([0, 1] * 6)]
+    return own_data(sites, task=f"classification:{CLASSES}")
+
+
+def classified(right: int, total: int, loss: float, broken: int = 0) -> Score:
+    """What a test of a classifier counts: so many right answers, and the sum of the losses where there is one."""
+    counts = {"accuracy": np.array([right, total], float), "log_loss": np.array([loss, total - broken], float)}
+    return Score(total, counts, broken)
 
 
 def small_network(dims: int = 6, *, norm: bool = False) -> Callable[[], nn.Module]:
@@ -98,7 +106,7 @@ def specification(
         dtype = next(build().parameters()).dtype
     architecture = Architecture(build, fed.example.to(dtype))
     training = Training().but(**({"lr": 0.1, "momentum": 0.5, "epochs": 2, "batch_size": 4} | settings))
-    return Spec(fed.samples, (architecture,), (0,) * len(fed), fed.classes, rounds, seed, training)
+    return Spec(fed.samples, (architecture,), (0,) * len(fed), fed.task, rounds, seed, training)
 
 
 def fleet(fed: Federation, *, norm: bool = False, **more: Any) -> Spec:
@@ -142,7 +150,7 @@ def everything(method: Method, fed: Federation, spec: Spec, **more: Any) -> dict
     done, server, engine = simulate(method, fed, spec, share=0.75, **more)
     left = state_of(server, engine)
     for point, summary in done[-1].test.items():
-        left[point] = torch.tensor([summary.loss, *summary.per_client])
+        left[point] = torch.tensor([value for figure in summary.figures.values() for value in figure.per_client])
     left["bytes"] = torch.tensor([[r.bytes_up, r.bytes_down] for r in done])
     return left
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import HOSTILE, Outcomes, Wire, blobs, specification
+from conftest import HOSTILE, Outcomes, Wire, blobs, classified, specification
 from torch import Tensor
 
 import fedgraft
@@ -20,6 +20,7 @@ from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.samples import ClientData
+from fedgraft.core.task import Classification
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.engines.local import LocalEngine
 from fedgraft.methods import METHODS
@@ -270,7 +271,13 @@ def examined(fed: Federation, forge: Callable[[dict[ClientId, Scores]], dict[Cli
 
 @pytest.mark.parametrize(
     "score",
-    [Score(11, 10, 1.0), Score(-1, 10, 1.0), Score(0, -10, 1.0), Score(6, 10, 1.0, broken=5), Score(6, 10, 1.0, -1)],
+    [
+        classified(11, 10, 1.0),
+        classified(-1, 10, 1.0),
+        classified(0, -10, 1.0),
+        classified(6, 10, 1.0, broken=5),
+        classified(6, 10, 1.0, -1),
+    ],
 )
 def test_impossible_figures_are_refused_and_the_others_keep_their_places(fed: Federation, score: Score) -> None:
     honest = examined(fed, lambda scores: scores)
@@ -295,18 +302,19 @@ def test_a_client_whose_test_failed_is_named(fed: Federation) -> None:
 
 
 def test_a_summary_leaves_out_what_is_not_there() -> None:
-    scores = {0: Score(1, 4, 2.0), 2: Score(3, 4, math.nan), 3: Score(0, 0, 0.0)}
-    summary = Summary.of(scores, 4)
-    assert (summary.mean, summary.pooled, summary.loss) == (0.5, 0.5, 0.5)
+    scores = {0: classified(1, 4, 2.0), 2: classified(3, 4, math.nan), 3: classified(0, 0, 0.0)}
+    metrics = Classification(3).judges()
+    summary = Summary.of(scores, 4, metrics)
+    assert (summary.mean, summary.pooled, summary.figures["log_loss"].pooled) == (0.5, 0.5, 0.5)
     assert [math.isnan(accuracy) for accuracy in summary.per_client] == [False, True, False, True]
-    assert math.isnan(Summary.of({}, 2).pooled)
+    assert math.isnan(Summary.of({}, 2, metrics).pooled)
 
 
 # figures that were not agreed on
 
 
 def told(correct: int = 5, total: int = 10) -> dict[Point, Score]:
-    return dict.fromkeys(POINTS, Score(correct, total, 1.0))
+    return dict.fromkeys(POINTS, classified(correct, total, 1.0))
 
 
 @pytest.mark.parametrize("kind", ["validation", "everyone"])
@@ -323,8 +331,8 @@ def test_figures_of_a_set_that_nobody_asked_for_are_refused(fed: Federation, kin
 def test_figures_of_no_samples_or_of_different_ones_are_impossible(fed: Federation) -> None:
     for forged in (
         told(0, 0),
-        {"received": Score(1, 10, 1.0), "trained": Score(1, 9, 1.0)},
-        {"trained": Score(1, 2, 3.0)},
+        {"received": classified(1, 10, 1.0), "trained": classified(1, 9, 1.0)},
+        {"trained": classified(1, 2, 3.0)},
     ):
         this = examined(fed, lambda scores, forged=forged: {**scores, HOSTILE: Scores(forged)})
         assert this.refused[0].reason == "fedavg, round 1: the test figures are impossible"
@@ -352,7 +360,7 @@ def test_a_client_is_tested_on_as_many_samples_as_before(fed: Federation) -> Non
 
 def test_a_client_that_is_too_small_for_validation_may_be_the_only_one_tested() -> None:
     fed = blobs((20, 2, 31, 8))
-    whole = own_data([site_of(data) for data in fed.clients], classes=3, validation=0.3)
+    whole = own_data([site_of(data) for data in fed.clients], task="classification:3", validation=0.3)
     assert [len(data.validation) for data in whole.clients] == [6, 0, 9, 2]
     this = examined(whole, lambda scores: {1: scores[1]})
     assert [refusal.client for refusal in this.refused] == [0, 2, 3]

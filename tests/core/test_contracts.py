@@ -6,15 +6,16 @@ from dataclasses import dataclass, fields
 
 import pytest
 import torch
-from conftest import blobs, simulate, specification, visit
+from conftest import blobs, classified, simulate, specification, visit
 from torch import Tensor
 
 from fedgraft.base.errors import ContractError
 from fedgraft.core.client import Client, ClientId, Predictor
-from fedgraft.core.evaluation import Score, Summary
+from fedgraft.core.evaluation import Summary
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Method, Server
 from fedgraft.core.rounds import Participation
+from fedgraft.core.task import Classification
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import LocalEngine
 from fedgraft.methods import METHODS
@@ -257,8 +258,11 @@ def test_both_points_cover_all_clients_and_mean_what_they_say(fed: Federation) -
 
 def test_the_mean_is_over_clients_and_pooled_is_over_samples() -> None:
     # 9 of 10 and 1 of 2: the mean of .9 and .5, and 10 of 12; the losses are sums
-    summary = Summary.of({0: Score(9, 10, 5.0), 2: Score(1, 2, 1.0)}, clients=3)
-    assert (summary.mean, summary.pooled, summary.loss) == pytest.approx((0.7, 10 / 12, 6 / 12))
+    scores = {0: classified(9, 10, 5.0), 2: classified(1, 2, 1.0)}
+    summary = Summary.of(scores, 3, Classification(3).judges())
+    assert (summary.mean, summary.pooled) == pytest.approx((0.7, 10 / 12))
+    losses = summary.figures["log_loss"]
+    assert (losses.mean, losses.pooled) == pytest.approx((0.5, 6 / 12))
     assert summary.per_client == pytest.approx((0.9, float("nan"), 0.5), nan_ok=True)
 
 

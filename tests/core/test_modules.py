@@ -82,7 +82,7 @@ def test_the_bits_do_not_depend_on_the_number_of_workers(fed: Federation, kind: 
         np.random.seed(workers)  # noqa: NPY002
         done, server, engine = simulate(FedAvg(), fed, specification(fed, rounds=2, build=kind), workers=workers)
         own = [engine.states[client]["own"] for client in range(4)]
-        ended.append((server["weights/0"], *own, torch.tensor(done[-1].test["trained"].loss)))
+        ended.append((server["weights/0"], *own, torch.tensor(done[-1].test["trained"].figures["log_loss"].pooled)))
     for other in ended[1:]:
         assert all(torch.equal(a, b) for a, b in zip(ended[0], other, strict=True))
 
@@ -155,7 +155,7 @@ def sentences(dtype: type[np.generic]) -> Federation:
         y = rng.integers(0, CLASSES, count)
         return (15 * y[:, None] + rng.integers(0, 15, (count, 8))).astype(dtype), y
 
-    return own_data([Site(*draw(60), *draw(30)) for _ in range(3)], classes=CLASSES)
+    return own_data([Site(*draw(60), *draw(30)) for _ in range(3)], task=f"classification:{CLASSES}")
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint16])

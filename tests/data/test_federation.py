@@ -72,7 +72,8 @@ def test_own_data() -> None:
     [
         ({"y_train": np.array([0, 1])}, "x_train in site 0 has 4 samples but y_train has 2 labels"),
         ({"y_test": np.array([0, -1])}, "y_test in site 0 holds the negative label -1"),
-        ({"y_train": np.array([0.0, 1, 0, 1])}, "y_train in site 0 is float64; labels must be integers"),
+        ({"y_train": np.array([0.0, 1, 0, 1])}, "y_test in site 0 is int64 but y_train is float64"),
+        ({"y_train": np.array([0.0, 1, 0, 1]), "y_test": np.array([0.0, 1])}, "say whether they are classes"),
         ({"x_train": np.full((4, 3), np.nan)}, "x_train in site 0 holds NaN"),
         ({"x_test": np.full((2, 3), 1e39)}, "x_test in site 0 holds .* such that float32 cannot hold"),
         ({"x_train": np.zeros((0, 3)), "y_train": np.zeros(0, int)}, "x_train in site 0 is empty"),
@@ -104,9 +105,9 @@ def test_sites_have_to_agree() -> None:
     with pytest.raises(UserError, match="two sites are called 'a'"):
         own_data([site(name="a"), site(name="a")])
     with pytest.raises(UserError, match=r"y_train in site 'b' holds the label 2; labels must be 0\.\.1"):
-        own_data([site(), site(name="b", y_train=np.array([0, 2, 0, 1]))], classes=2)
+        own_data([site(), site(name="b", y_train=np.array([0, 2, 0, 1]))], task="classification:2")
     with pytest.raises(UserError, match="up to 100,000 classes"):
-        own_data([site()], classes=10**9)
+        own_data([site()], task=f"classification:{10**9}")
 
 
 def test_a_small_site_may_hold_high_labels() -> None:

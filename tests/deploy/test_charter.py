@@ -12,7 +12,7 @@ from fedgraft.deploy.charter import Charter, charter, read
 GOOD: dict[str, Any] = {
     "directory": "runs/one",
     "sites": ["berlin", "kyoto", "lagos"],
-    "data": {"name": "digits", "kind": "pixels", "shape": [8, 8], "classes": 10},
+    "data": {"name": "digits", "kind": "pixels", "shape": [8, 8], "task": "classification:10"},
     "rules": {"deadline": 30},
     "run": {"method": "fedapa", "rounds": 5, "params": {"mu": 0.3}, "training": {"lr": 0.1}},
 }
@@ -47,7 +47,7 @@ def test_the_fingerprint_is_of_what_decides_the_result() -> None:
     made = charter(GOOD)
     for place, value in (("rules.quorum", 3), ("directory", "elsewhere")):
         assert charter(changed(place, value)).fingerprint == made.fingerprint
-    for place, value in (("run.seed", 1), ("data.classes", 11), ("sites", ["kyoto", "berlin", "lagos"])):
+    for place, value in (("run.seed", 1), ("data.task", "classification:11"), ("sites", ["kyoto", "berlin", "lagos"])):
         assert charter(changed(place, value)).fingerprint != made.fingerprint
 
 
@@ -64,7 +64,9 @@ def test_the_fingerprint_is_of_what_decides_the_result() -> None:
         ("data.kind", "sounds", "data.kind"),
         ("data.shape", [8], "height, width"),
         ("data.shape", [8, 0], "height, width"),
-        ("data.classes", 1, "data.classes"),
+        ("data.classes", 3, "data.classes"),
+        ("data.task", "telepathy:3", "no task is called"),
+        ("data.task", "classification", "outputs"),
         ("data.mean", [0.5], "need normalise = 'standard'"),
         ("run.normalise", "standard", "needs the mean and std of the pixels"),
         ("run.workers", 2, "has 'workers', which is not a setting of a federation: each site trains its own client"),

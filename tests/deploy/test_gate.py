@@ -63,7 +63,7 @@ def configured(folder: Path, model: str) -> Mapping[str, str]:
     from fedgraft.cli import app
 
     init = ["deploy", "init", str(folder), "--sites", "a,b,c", "--method", "scaffold", "--pixels", "8x8"]
-    CliRunner().invoke(app, [*init, "--classes", "10", "--model", model], catch_exceptions=False)
+    CliRunner().invoke(app, [*init, "--task", "classification:10", "--model", model], catch_exceptions=False)
     lines = (folder / "gate.conf").read_text("utf-8").splitlines()
     return {key: rest for key, _, rest in (line.strip().rpartition(" ") for line in lines) if rest.endswith(";")}
 

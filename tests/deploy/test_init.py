@@ -18,9 +18,11 @@ from fedgraft.cli import app
 from fedgraft.deploy.charter import Charter, read
 from fedgraft.engines.flower.site import describe
 
-DATA = ["--pixels", "8x8", "--classes", "10"]
+THREE = ["--task", "classification:3"]
+DATA = ["--pixels", "8x8", "--task", "classification:10"]
 COLOUR = [
-    "--pixels", "32x32x3", "--classes", "10", "--normalise", "standard", "--mean", "0.5,0.4,0.3", "--std", "0.2",
+    "--pixels", "32x32x3", "--task", "classification:10",
+    "--normalise", "standard", "--mean", "0.5,0.4,0.3", "--std", "0.2",
 ]  # fmt: skip
 
 
@@ -46,11 +48,11 @@ def test_the_folder_says_what_was_asked_for(tmp_path: Path) -> None:
     assert charter.sites == ("north", "south", "east")
     assert (charter.run.method, charter.run.params, charter.run.rounds) == ("fedapa", {"mu": 0.3}, 20)
     assert charter.run.training.lr == 0.05
-    assert (charter.data.name, charter.data.kind, charter.data.shape, charter.data.classes) == (
+    assert (charter.data.name, charter.data.kind, charter.data.shape, charter.data.task) == (
         "x-rays",
         "pixels",
         (8, 8),
-        10,
+        "classification:10",
     )
     assert (charter.quorum, charter.rules.deadline, charter.rules.patience) == (2, 90, 3600)
     assert 'sites = ["north", "south", "east"]' in (folder / "charter.toml").read_text()
@@ -78,7 +80,7 @@ def test_a_runs_configuration_or_a_recipe_becomes_a_federation(tmp_path: Path) -
     two = read(tmp_path / "two" / "charter.toml")
     assert (two.run.method, two.run.model, two.run.training.batch_size) == ("fedper", "lenet5", 64)
     assert (two.run.normalise, two.data.mean, two.data.std) == ("standard", (0.5, 0.4, 0.3), (0.2,))
-    init(tmp_path / "three", "--sites", "a", "--method", "fedavg", "--features", "30", "--classes", "2")
+    init(tmp_path / "three", "--sites", "a", "--method", "fedavg", "--features", "30", "--task", "classification:2")
     assert read(tmp_path / "three" / "charter.toml").data.kind == "features"
 
 
@@ -107,11 +109,11 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
         (["--sites", "a,b", "--method", "fedap", *DATA], "did you mean 'fedapa'"),
         (["--sites", "a,b", "--method", "fedapa", "--set", "nu=3", *DATA], "nu"),
         (["--sites", "a,b", "--method", "fedapa"], "say what the data look like"),
-        (["--sites", "a,b", "--method", "fedapa", "--classes", "3"], "say what the data look like"),
+        (["--sites", "a,b", "--method", "fedapa", *THREE], "say what the data look like"),
         (["--sites", "a,b", "--method", "fedapa", *DATA, "--features", "3"], "say what the data look like"),
-        (["--sites", "a,b", "--method", "fedapa", "--pixels", "eight", "--classes", "3"], "a shape is written like"),
-        (["--sites", "a,b", "--method", "fedapa", "--pixels", "8", "--classes", "3"], "height, width"),
-        (["--sites", "a,b", "--method", "fedapa", "--pixels", "8x8", "--classes", "3", "--model", "vgg99"], "vgg"),
+        (["--sites", "a,b", "--method", "fedapa", "--pixels", "eight", *THREE], "a shape is written like"),
+        (["--sites", "a,b", "--method", "fedapa", "--pixels", "8", *THREE], "height, width"),
+        (["--sites", "a,b", "--method", "fedapa", "--pixels", "8x8", *THREE, "--model", "vgg99"], "vgg"),
         (["--sites", "a,b", "--method", "fedapa", *DATA, "--normalise", "standard"], "needs the mean and std"),
         (["--sites", "a,b", "--method", "fedapa", *COLOUR, "--std", "wide"], "one number for each channel"),
         (["--method", "fedapa", *DATA], "sites"),
@@ -146,7 +148,13 @@ def test_mistakes_exit_with_two(tmp_path: Path) -> None:
 def test_everything_else_in_the_charter_survives_the_folder(tmp_path: Path) -> None:
     from fedgraft.deploy.application import write_app
 
-    data = {"kind": "pixels", "shape": [8, 8, 3], "classes": 3, "mean": [0.5, 0.4, 0.3], "std": [0.1, 0.2, 0.3]}
+    data = {
+        "kind": "pixels",
+        "shape": [8, 8, 3],
+        "task": "classification:3",
+        "mean": [0.5, 0.4, 0.3],
+        "std": [0.1, 0.2, 0.3],
+    }
     run = {"method": "fedppa", "model": "vgg-family", "normalise": "standard", "clip_norm": 2.0, "augment": True}
     made = Charter(directory="/srv/a b", sites=("a",), data=data, run=run)  # type: ignore[arg-type]
     write_app(tmp_path / "app", made)

@@ -30,7 +30,8 @@ def blocks(manual: str) -> list[str]:
 def test_three_machines_from_nothing_to_a_personal_model(tmp_path: Path) -> None:
     kit = tmp_path / "kit"
     inner = free_port()
-    words = ["init", str(kit), "--sites", "a,b,c", "--method", "fedapa", "--pixels", "8x8", "--classes", "10"]
+    data = ["--pixels", "8x8", "--task", "classification:10"]
+    words = ["init", str(kit), "--sites", "a,b,c", "--method", "fedapa", *data]
     words += ["--rounds", "2", "--evaluate-every", "2", "--address", f"127.0.0.1:{inner - 1}"]
     with Deployment(tmp_path / "shell") as shell:  # only for its way to start programs, and to end them
 

@@ -218,7 +218,9 @@ def test_everyone_is_tested_on_all_test_samples(fed: Federation) -> None:
         server = method.setup(spec)
         scores = engine.evaluate(0, {c: method.send(server, c) for c in range(4)})
     assert {s.everyone["received"].total for s in scores.values() if s.everyone} == {40}
-    assert len({s.everyone["received"].correct for s in scores.values() if s.everyone}) == 1, "one global model"
+    assert len({tuple(s.everyone["received"].tallies["accuracy"]) for s in scores.values() if s.everyone}) == 1, (
+        "one global model"
+    )
 
 
 def test_a_deadline_holds_with_one_worker_too(fed: Federation, tmp_path: Path) -> None:

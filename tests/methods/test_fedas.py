@@ -25,7 +25,7 @@ def scalar() -> nn.Module:
 
 def alone(build: Callable[[], nn.Module], inputs: Tensor, labels: list[int], own: Tensor) -> Client:
     x, y = inputs.float().numpy(), np.array(labels)
-    fed = own_data([Site(x, y, x, y)], classes=2)
+    fed = own_data([Site(x, y, x, y)], task="classification:2")
     client = visit(fed, specification(fed, build=build))
     client["own"] = own
     return client
@@ -250,7 +250,7 @@ def test_trained_is_the_own_model_and_received_the_aligned_one(fed: Federation) 
             with live.load(weights).evaluating():
                 losses[point].append(float(functional.cross_entropy(live(x), y)))
     for point in ("received", "trained"):
-        assert done[-1].test[point].loss == pytest.approx(sum(losses[point]) / 4, rel=1e-5)  # type: ignore[index]
+        assert done[-1].test[point].figures["log_loss"].pooled == pytest.approx(sum(losses[point]) / 4, rel=1e-5)  # type: ignore[index]
 
 
 def test_fewer_samples_than_a_batch_are_one_smaller_batch() -> None:

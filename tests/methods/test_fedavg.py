@@ -40,7 +40,7 @@ def test_one_full_step_is_a_step_of_the_pooled_loss(fed: Federation) -> None:
 def test_the_mean_of_equal_models_is_that_model() -> None:
     x, y = blobs((12,)).clients[0].train.batch(slice(None))
     site = Site(x.numpy(), y.numpy(), x.numpy(), y.numpy())
-    fed = own_data([site, site, site], classes=3)
+    fed = own_data([site, site, site], task="classification:3")
     spec = specification(fed, rounds=1, batch_size=100)
     _, server, engine = simulate(FedAvg(), fed, spec)
     for state in engine.states.values():

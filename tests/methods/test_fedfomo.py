@@ -25,7 +25,7 @@ def make_client(
 ) -> Client:
     """One of four clients with the same samples, in float64."""
     fed = blobs((count,))
-    alike = Federation("alike", fed.clients * 4, CLASSES, "own", 0)
+    alike = Federation("alike", fed.clients * 4, fed.task, "own", 0)
     spec = specification(alike, build=lambda: small_network(6, norm=norm)().double(), **settings)
     return visit(alike, spec, id, round=round, purpose=purpose)
 
@@ -249,7 +249,7 @@ def test_a_lone_client_trains_alone_on_its_share_bit_for_bit() -> None:
 
     simulate(Peek(), fed, spec)
     x, y = kept[0].inputs.numpy(), kept[0].labels.numpy()
-    rest = own_data([Site(x, y, site.test.inputs.numpy(), site.test.labels.numpy())], classes=CLASSES)
+    rest = own_data([Site(x, y, site.test.inputs.numpy(), site.test.labels.numpy())], task=f"classification:{CLASSES}")
     assert len(x) == 16
     _, _, alone = simulate(Local(), rest, specification(rest, rounds=3))
     assert torch.equal(ours.states[0]["own"], alone.states[0]["own"])
@@ -262,12 +262,13 @@ def test_clients_with_the_same_data_are_as_one() -> None:
             data = client.data.train
             return data.subset(torch.arange(8)), data.subset(torch.arange(8, 10))
 
-    site = blobs((10,)).clients[0]
-    triplets = Federation("triplets", (site,) * 3, CLASSES, "own", 0)
+    one = blobs((10,))
+    site = one.clients[0]
+    triplets = Federation("triplets", (site,) * 3, one.task, "own", 0)
     spec = specification(triplets, rounds=3, batch_size=8, momentum=0.0)
     _, _, ours = simulate(Alike(), triplets, spec)
     x, y = site.train.inputs[:8].numpy(), site.train.labels[:8].numpy()
-    rest = own_data([Site(x, y, site.test.inputs.numpy(), site.test.labels.numpy())], classes=CLASSES)
+    rest = own_data([Site(x, y, site.test.inputs.numpy(), site.test.labels.numpy())], task=f"classification:{CLASSES}")
     _, _, alone = simulate(Local(), rest, specification(rest, rounds=3, batch_size=8, momentum=0.0))
     for state in ours.states.values():
         torch.testing.assert_close(state["own"], alone.states[0]["own"])

@@ -29,7 +29,7 @@ def held(*inputs: tuple[list[float], int]) -> Federation:
     """One client with these inputs and labels."""
     x = np.array([x for x, _ in inputs], dtype=np.float32)
     y = np.array([y for _, y in inputs])
-    return own_data([Site(x, y, x, y)], classes=CLASSES)
+    return own_data([Site(x, y, x, y)], task=f"classification:{CLASSES}")
 
 
 def taken(fed: Federation) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from fedgraft.core.message import Message
 from fedgraft.core.method import Spec
 from fedgraft.core.model import Architecture
 from fedgraft.core.settings import Training
+from fedgraft.core.task import Classification
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.methods.fedppa import FedPPA
 from fedgraft.methods.flexifed import FlexiFed
@@ -30,7 +31,7 @@ def scalars() -> nn.Module:
 def alone(build: Callable[[], nn.Module], inputs: Tensor, own: Tensor, **settings: object) -> Client:
     """A client with the given data and previous model."""
     labels = np.zeros(len(inputs), dtype=np.int64)
-    fed = own_data([Site(inputs.float().numpy(), labels, inputs.float().numpy(), labels)], classes=1)
+    fed = own_data([Site(inputs.float().numpy(), labels, inputs.float().numpy(), labels)], task="classification:1")
     spec = specification(fed, build=build, **settings)
     client = visit(fed, spec)
     client["own"] = own
@@ -290,7 +291,7 @@ def test_the_received_model_is_the_aligned_one(fed: Federation) -> None:
         live = spec.architecture(client).model().load(aligned)
         with live.evaluating():
             losses.append(float(nn.functional.cross_entropy(live(x), y)))
-    assert done[-1].test["received"].loss == pytest.approx(sum(losses) / 4, rel=1e-5)
+    assert done[-1].test["received"].figures["log_loss"].pooled == pytest.approx(sum(losses) / 4, rel=1e-5)
 
 
 def test_what_alignment_undoes_is_kept_for_every_round_and_client(fed: Federation) -> None:
@@ -329,7 +330,7 @@ def test_images_and_convolutions() -> None:
     sites = [
         Site(rng.integers(0, 256, (9, 8, 8, 1), dtype=np.uint8), np.arange(9) % 3, *_images(rng, 3)) for _ in range(4)
     ]
-    fed = own_data(sites, classes=3)
+    fed = own_data(sites, task="classification:3")
 
     def network(*channels: int) -> Callable[[], nn.Module]:
         def build() -> nn.Module:
@@ -343,7 +344,7 @@ def test_images_and_convolutions() -> None:
     kinds = tuple(Architecture(network(*channels), fed.example) for channels in ((4, 5), (4, 5, 6)))
     assert kinds[0].channels_last
     settings = Training(lr=0.05, batch_size=4)
-    spec = Spec(fed.samples, kinds, (0, 0, 1, 1), 3, 3, 0, settings)
+    spec = Spec(fed.samples, kinds, (0, 0, 1, 1), Classification(3), 3, 0, settings)
     done, server, _ = simulate(FedPPA(align_lr=0.1, align_batch=4), fed, spec)
     assert server["contributors/0"].tolist() == [4, 4, 2]
     assert server["contributors/2"].tolist() == [4, 4, 2, 2]

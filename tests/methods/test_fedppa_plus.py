@@ -13,6 +13,7 @@ from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Server, Spec
 from fedgraft.core.model import Architecture
 from fedgraft.core.settings import Training
+from fedgraft.core.task import Classification
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.methods.fedppa import FedPPA
 from fedgraft.methods.fedppa_plus import FedPPAPlus, entropy, weights
@@ -34,7 +35,7 @@ def merged(method: FedPPAPlus, spec: Spec, uploads: dict[int, list[float]], H: d
 
 
 def three() -> Spec:
-    return Spec((5,) * 3, (chain("x", "y"),), (0, 0, 0), 3, 1, 0, Training())
+    return Spec((5,) * 3, (chain("x", "y"),), (0, 0, 0), Classification(3), 1, 0, Training())
 
 
 @pytest.mark.parametrize(
@@ -69,14 +70,14 @@ def test_contributors_without_entropy_count_alike() -> None:
     server = merged(FedPPAPlus(), three(), {0: [1.0, 2], 1: [4.0, 4], 2: [4.0, 6]}, {0: 0.0, 1: 0.0, 2: 0.0})
     assert [server[f"weights/{client}"].tolist() for client in range(3)] == 3 * [[3, 4]]
     # also if others, who do not contribute to the layer, have some: x over all, y over the last two alone
-    spec = Spec((5,) * 3, (chain("x"), chain("x", "y")), (0, 1, 1), 3, 1, 0, Training())
+    spec = Spec((5,) * 3, (chain("x"), chain("x", "y")), (0, 1, 1), Classification(3), 1, 0, Training())
     server = merged(FedPPAPlus(), spec, {0: [7.0], 1: [1.0, 2], 2: [3.0, 6]}, {0: 1.0, 1: 0.0, 2: 0.0})
     assert [server[f"weights/{client}"].tolist() for client in range(3)] == [[7], [7, 4], [7, 4]]
 
 
 def test_weights_are_normalised_over_the_contributors_of_each_layer() -> None:
     # x: (1 * 9 + 1 * 1 + 3 * 5) / 5; y: (1 * 2 + 3 * 6) / 4
-    spec = Spec((5,) * 3, (chain("x"), chain("x", "y")), (0, 1, 1), 100, 1, 0, Training())
+    spec = Spec((5,) * 3, (chain("x"), chain("x", "y")), (0, 1, 1), Classification(100), 1, 0, Training())
     server = merged(FedPPAPlus(), spec, {0: [9.0], 1: [1.0, 2], 2: [5.0, 6]}, {0: 1.0, 1: 1.0, 2: 3.0})
     assert [server[f"weights/{client}"].tolist() for client in range(3)] == [[5], [5, 5], [5, 5]]
     # a partner without entropy leaves a layer as it was
@@ -93,7 +94,7 @@ def test_the_printed_formula_shrinks_every_shared_weight() -> None:
     server = merged(FedPPAPlus(weight="literal"), three(), uploads, {0: 0.25, 1: 0.0, 2: 0.75})
     assert [server[f"weights/{c}"].tolist() for c in range(3)] == [[1.5, 2.25], [0, 0], [4.5, 6.75]]
     # e sums to one over all clients, not over the contributors of a layer; a layer without partner is left alone
-    spec = Spec((5,) * 3, (chain("x"), chain("x", "y")), (0, 1, 1), 3, 1, 0, Training())
+    spec = Spec((5,) * 3, (chain("x"), chain("x", "y")), (0, 1, 1), Classification(3), 1, 0, Training())
     server = merged(FedPPAPlus(weight="literal"), spec, {0: [9.0], 1: [1.0, 2], 2: [5.0, 6]}, {0: 1.0, 1: 0.5, 2: 0.5})
     assert [server[f"weights/{c}"].tolist() for c in range(3)] == [[2.5], [1.25, 1], [1.25, 1]]
     alone = merged(FedPPAPlus(weight="literal"), spec, {1: [1.0, 2]}, {1: 0.5})
@@ -114,7 +115,8 @@ def uneven() -> Federation:
     """One class, two in equal parts, two in unequal ones."""
     rng = np.random.default_rng(0)
     labels = [np.zeros(8, dtype=int), np.arange(8) % 2, np.array([0] * 6 + [1] * 2)]
-    return own_data([Site(*(rng.standard_normal((8, 6)).astype(np.float32), y) * 2) for y in labels], classes=3)
+    sites = [Site(*(rng.standard_normal((8, 6)).astype(np.float32), y) * 2) for y in labels]
+    return own_data(sites, task="classification:3")
 
 
 def test_a_run_weighs_by_the_training_labels() -> None:

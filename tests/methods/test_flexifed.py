@@ -17,6 +17,7 @@ from fedgraft.core.message import Message
 from fedgraft.core.method import Server, Spec
 from fedgraft.core.model import Architecture
 from fedgraft.core.settings import Training
+from fedgraft.core.task import Classification
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import LocalEngine
 from fedgraft.methods.fedavg import FedAvg
@@ -38,7 +39,7 @@ def chain(*names: str) -> Architecture:
 def spec_of(kinds: list[Architecture], assignment: tuple[int, ...] | None = None, *, buffers: str = "average") -> Spec:
     assignment = assignment or tuple(range(len(kinds)))
     settings = Training(buffers=buffers)  # type: ignore[arg-type]
-    return Spec((5,) * len(assignment), tuple(kinds), assignment, 2, 1, 0, settings)
+    return Spec((5,) * len(assignment), tuple(kinds), assignment, Classification(2), 1, 0, settings)
 
 
 def toy() -> Spec:

@@ -35,7 +35,7 @@ def test_all_begin_from_the_same_weights(fed: Federation) -> None:
 
 
 def test_a_federation_of_one_is_fedavg(fed: Federation) -> None:
-    alone = Federation(fed.name, fed.clients[:1], fed.classes, fed.partition, fed.seed)
+    alone = Federation(fed.name, fed.clients[:1], fed.task, fed.partition, fed.seed)
     _, _, local = simulate(Local(), alone, specification(alone))
     _, server, _ = simulate(FedAvg(), alone, specification(alone))
     assert torch.equal(local.states[0]["own"], server["weights/0"])

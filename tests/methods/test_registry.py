@@ -66,7 +66,7 @@ def everything(method: Method, fed: Federation, **settings: Any) -> dict[str, Te
     for client, state in engine.states.items():
         left |= {f"{client}/{name}": value for name, value in state.items()}
     for point, summary in done[-1].test.items():
-        left[point] = torch.tensor([summary.loss, *summary.per_client])
+        left[point] = torch.tensor([value for figure in summary.figures.values() for value in figure.per_client])
     left["bytes"] = torch.tensor([[r.bytes_up, r.bytes_down] for r in done])
     return left
 
@@ -124,7 +124,8 @@ def awkward() -> Federation:
             (rng.standard_normal((3, 6)) + 3 * test[:, None]).astype(np.float32), test,
         )  # fmt: skip
 
-    return own_data([site([0] * 7), site([1]), site([0, 1] * 4 + [1]), site([0, 1] * 6)], classes=CLASSES)
+    sites = [site([0] * 7), site([1]), site([0, 1] * 4 + [1]), site([0, 1] * 6)]
+    return own_data(sites, task=f"classification:{CLASSES}")
 
 
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "batchnorm"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Wire, blobs, small_network
+from conftest import Wire, blobs, classified, small_network
 from rich.console import Console
 from safetensors.torch import save_file
 
@@ -20,9 +20,10 @@ import fedgraft as fg
 from fedgraft import cli, models
 from fedgraft.base.errors import UserError
 from fedgraft.core.client import ClientId
-from fedgraft.core.evaluation import Score, Scores, Summary
+from fedgraft.core.evaluation import Scores, Summary
 from fedgraft.core.message import Message
 from fedgraft.core.rounds import Round
+from fedgraft.core.task import Classification
 from fedgraft.data.federation import Federation
 from fedgraft.report import figures
 from fedgraft.report.page import render
@@ -287,7 +288,7 @@ def test_metrics_that_are_none_are_a_sentence(copy: Path, line: str) -> None:
 
 
 def test_a_loss_that_is_beyond_all_numbers_does_not_spoil_the_result() -> None:
-    summary = Summary.of({0: Score(1, 2, 1e200)}, 1)
+    summary = Summary.of({0: classified(1, 2, 1e200)}, 1, Classification(3).judges())
     written = results.record(Round(0, (0,), loss=1e300, test={"received": summary, "trained": summary}))
     assert written["loss"] is None
     assert complaint(Record, json.loads(json.dumps(written))) is None

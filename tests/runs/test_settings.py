@@ -28,6 +28,8 @@ ANOTHER: dict[str, Any] = {
     "resize": 6,
     "model": "mlp:3",
     "head": "1",
+    "task": "next-token",
+    "metrics": ["macro_f1"],
     "rounds": 1,
     "seed": 1,
     "participation": "0.4",
@@ -54,7 +56,7 @@ ANOTHER: dict[str, Any] = {
     "buffers": "local",
     "stages": ["float16"],
 }
-OF_THE_DATA = {"dataset", "data_dir", "clients", "partition", "validation", "normalise", "augment", "resize"}
+OF_THE_DATA = {"dataset", "data_dir", "clients", "partition", "validation", "normalise", "augment", "resize", "task"}
 REFUSED = {
     "name": {"device"},
     "file": {"device", "data_dir"},

@@ -38,7 +38,7 @@ def test_printing_shows_the_tables(compared: fg.Comparison) -> None:
 def test_notebooks_show_tables_in_which_names_are_text() -> None:
     evil = "<img src=x onerror=alert(1)>[/bold]"
     fed = blobs()
-    named = type(fed)(evil, fed.clients, fed.classes, fed.partition, fed.seed)
+    named = type(fed)(evil, fed.clients, fed.task, fed.partition, fed.seed)
     run = fg.run("local", named, model=small_network(), **QUICK)
     for shown in (run._repr_html_(), named._repr_html_()):
         assert "<img" not in shown

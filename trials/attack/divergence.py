@@ -17,7 +17,7 @@ def skewed(rng: Random, sites: int = 4) -> Federation:
     def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
         return noise.standard_normal((count, 6)).astype(np.float32), (np.arange(count) % 10 == 0).astype(np.int64)
 
-    return own_data([Site(*draw(40), *draw(20)) for _ in range(sites)], classes=2, name="skewed")
+    return own_data([Site(*draw(40), *draw(20)) for _ in range(sites)], task="classification:2", name="skewed")
 
 
 @attack("divergence: a rate at which every network becomes NaN", "no right answers, and every client is named")

@@ -105,7 +105,7 @@ def gated(folder: Path, sites: Sequence[str] = ("a", "b"), *, model: str = "line
     port = free_port()
     agreed = charter({
         "directory": str(folder / "run"), "sites": sites, "rules": {"quorum": len(sites), "deadline": 120},
-        "data": {"kind": "pixels", "shape": [8, 8], "classes": 10},
+        "data": {"kind": "pixels", "shape": [8, 8], "task": "classification:10"},
         "run": {"method": "fedavg", "rounds": 1, "model": model},
     })  # fmt: skip
     kit = folder / "kit"

@@ -18,6 +18,7 @@ from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import Message
 from fedgraft.engines.local import LocalEngine
 from fedgraft.runs.run import Run
+from fedgraft.testing import classified
 from trials.attack import BreachError, attack
 
 LIAR = 1
@@ -45,11 +46,11 @@ def _both(score: Score) -> dict[Point, Score]:
 
 
 LIES: Mapping[str, Forge] = {
-    "validation figures": lambda s: replace(s, validation=_both(Score(9, 10, 1.0))),
-    "figures of everyone": lambda s: replace(s, everyone=_both(Score(9, 10, 1.0))),
-    "no samples": lambda _: Scores(_both(Score(0, 0, 0.0))),
-    "more right than there are": lambda _: Scores(_both(Score(11, 10, 1.0))),
-    "a million samples": lambda _: Scores(_both(Score(10**6, 10**6, 1.0))),
+    "validation figures": lambda s: replace(s, validation=_both(classified(9, 10, 1.0))),
+    "figures of everyone": lambda s: replace(s, everyone=_both(classified(9, 10, 1.0))),
+    "no samples": lambda _: Scores(_both(classified(0, 0, 0.0))),
+    "more right than there are": lambda _: Scores(_both(classified(11, 10, 1.0))),
+    "a million samples": lambda _: Scores(_both(classified(10**6, 10**6, 1.0))),
     "one point": lambda s: Scores({"trained": s.test["trained"]}),
 }
 

@@ -20,7 +20,8 @@ def small_federation() -> Federation:
         y = np.array([c for c in range(3) if c != client % 3] * count)[:count]
         return (centres[y] + rng.standard_normal((count, 6))).astype(np.float32), y
 
-    return fg.own_data([fg.Site(*draw(c, size), *draw(c, 6)) for c, size in enumerate((9, 5, 12, 8))], classes=3)
+    sites = [fg.Site(*draw(c, size), *draw(c, 6)) for c, size in enumerate((9, 5, 12, 8))]
+    return fg.own_data(sites, task="classification:3")
 
 
 def network() -> torch.nn.Module:

@@ -12,10 +12,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedgraft.base.errors import UserError
-from fedgraft.core.evaluation import Score, Scores
+from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import Message
+from fedgraft.core.task import Classification
 from fedgraft.engines.flower import records
+from fedgraft.testing import classified
 from trials.fuzz import Attempt, damage
 
 LIMIT = 4096
@@ -30,7 +32,8 @@ def prepare() -> Attempt:
         counts=torch.tensor([3, 0, 4]), known=torch.tensor([True, False, True]), variance=0.25, steps=7,
     )  # fmt: skip
     tag = records.Tag("run", 2, 5, 0)
-    points = {"received": Score(3, 10, 4.5), "trained": Score(7, 10, 1.5)}
+    task, metrics = Classification(3), Classification(3).judges()
+    points = {"received": classified(3, 10, 4.5), "trained": classified(7, 10, 1.5)}
     outcome = Outcome(reply, 0.5, 12, 0.1, 5)
     kinds: list[tuple[Callable[[], RecordDict], Reader]] = [
         (
@@ -39,8 +42,8 @@ def prepare() -> Attempt:
         ),
         (lambda: records.answer(tag, outcome, 20), lambda content: _fitting(records.message(content, LIMIT), content)),
         (
-            lambda: records.report(tag, Scores(points, points)),
-            lambda content: records.scores(content, records.Holdings(20, 10, 10)),
+            lambda: records.report(tag, Scores(points, points), metrics),
+            lambda content: records.scores(content, records.Holdings(20, 10, 10), task, metrics),
         ),
         (lambda: records.Order(tag, (4, 0), reply).pack(), records.Order.unpack),
         (lambda: records.Order(tag, (4, 0), reply).pack(), records.tag),

@@ -61,7 +61,7 @@ class Client(Holder):
     ) -> None:
         self.id, self.data, self.spec, self.round = id, data, spec, round
         self.architecture, self.settings = spec.architecture(id), spec.settings
-        self.rounds, self.classes, self.clients = spec.rounds, spec.classes, spec.clients
+        self.rounds, self.clients, self.task = spec.rounds, spec.clients, spec.task
         self.share = spec.share  # of the clients in a round, as the run has it
         self.loss: float = float("nan")
         self.steps = 0
@@ -87,6 +87,11 @@ class Client(Holder):
     def samples(self) -> int:
         """How many training samples the client has."""
         return len(self.data.train)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are in the federation."""
+        return self.task.classes
 
     @property
     def counts(self) -> Tensor:

@@ -1,15 +1,14 @@
 """How good is each client's own model? Measured at two points, on all clients, and never changing anything."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
 from fedgraft.core.client import Client, ClientId, Predictor
+from fedgraft.core.metrics import Array, Metric
 from fedgraft.core.samples import Samples
 
 Point = Literal["received", "trained"]
@@ -19,26 +18,44 @@ KINDS: tuple[Kind, ...] = ("test", "validation", "everyone")
 BATCH = 500
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Score:
-    """Counts on one split of one client.
+    """What the metrics counted on one split of one client.
 
-    ``broken`` are the samples for which the model's outputs are not finite: wrong answers, of which no loss is known.
+    ``broken`` are the samples for which the model's outputs are not finite. ``values`` are those of metrics whose
+    tally did not come along: of a ranking metric, a site sends nothing else.
     """
 
-    correct: int
     total: int
-    loss: float
+    tallies: Mapping[str, Array]
     broken: int = 0
+    values: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def possible(self) -> bool:
+    def value(self, metric: Metric) -> float:
+        """Read a metric; NaN where nothing is known."""
+        if not self.total:
+            return math.nan
+        if metric.name in self.tallies:
+            return metric.value(self.tallies[metric.name])
+        return self.values.get(metric.name, math.nan)
+
+    def possible(self, metrics: Sequence[Metric]) -> bool:
         """Whether a test can have given these counts: of no samples there is none."""
-        return self.total > 0 and min(self.correct, self.broken) >= 0 and self.correct + self.broken <= self.total
+        if not 0 <= self.broken <= self.total or self.total == 0:
+            return False
+        return all(self._possible(metric) for metric in metrics)
 
-    @property
-    def accuracy(self) -> float:
-        return self.correct / self.total if self.total else float("nan")
+    def _possible(self, metric: Metric) -> bool:
+        if metric.name in self.tallies:
+            return metric.possible(self.tallies[metric.name], self.total, self.broken)
+        value = self.values.get(metric.name)
+        return value is not None and metric.single and (not metric.bounded or not (value < 0 or value > 1))
+
+    def leaving(self, metrics: Sequence[Metric]) -> "Score":
+        """Return what may leave a site: of a metric whose tally holds single samples, the value."""
+        single = {metric.name: self.value(metric) for metric in metrics if metric.single}
+        kept = {name: tally for name, tally in self.tallies.items() if name not in single}
+        return Score(self.total, kept, self.broken, single)
 
 
 @dataclass(frozen=True)
@@ -60,12 +77,11 @@ class Scores:
         }  # fmt: skip
         return {kind: points for kind, points in found.items() if points is not None}
 
-    @property
-    def possible(self) -> bool:
+    def possible(self, metrics: Sequence[Metric]) -> bool:
         """Whether both points are there in every set, with counts that a test of the same samples can have given."""
         return all(
             set(points) == set(POINTS)
-            and all(score.possible for score in points.values())
+            and all(score.possible(metrics) for score in points.values())
             and len({score.total for score in points.values()}) == 1
             for points in self.sets.values()
         )
@@ -77,57 +93,99 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """All clients at one point: the mean over clients, the pooled accuracy over samples, and each client's own.
-
-    A client that was not tested, or has no test samples, has NaN for its own accuracy and counts in no other figure;
-    nor does a loss that is not finite. ``tested`` are the test samples of each client, and ``diverged`` the clients
-    whose model gave outputs that are not finite.
-    """
+class Figure:
+    """One metric over all clients: the mean of their values, the value of their joined tallies, and each client's."""
 
     mean: float
     pooled: float
-    loss: float
     per_client: tuple[float, ...]
+
+    @classmethod
+    def of(cls, metric: Metric, scores: Mapping[ClientId, Score], clients: int) -> "Figure":
+        """A client without a finite value has NaN for its own and counts in no other figure."""
+        values = {client: score.value(metric) for client, score in scores.items()}
+        finite = [value for value in values.values() if math.isfinite(value)]
+        tallies = [score.tallies.get(metric.name) for score in scores.values()]
+        return cls(
+            mean=sum(finite) / len(finite) if finite else math.nan,
+            pooled=_pooled(metric, [tally for tally in tallies if tally is not None and np.isfinite(tally).all()])
+            if all(tally is not None for tally in tallies) else math.nan,
+            per_client=tuple(values.get(client, math.nan) for client in range(clients)),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All clients at one point, metric by metric, the leading one first.
+
+    A client that was not tested, or has no test samples, counts in no figure. ``tested`` are the test samples of each
+    client, and ``diverged`` the clients whose model gave outputs that are not finite.
+    """
+
+    figures: Mapping[str, Figure]
     tested: tuple[int, ...]
     diverged: tuple[ClientId, ...]
 
+    @property
+    def leading(self) -> Figure:
+        return next(iter(self.figures.values()))
+
+    @property
+    def mean(self) -> float:
+        """The leading metric's mean over clients."""
+        return self.leading.mean
+
+    @property
+    def pooled(self) -> float:
+        """The leading metric over all samples."""
+        return self.leading.pooled
+
+    @property
+    def per_client(self) -> tuple[float, ...]:
+        """The leading metric of each client."""
+        return self.leading.per_client
+
     @classmethod
-    def of(cls, scores: Mapping[ClientId, Score], clients: int) -> "Summary":
+    def of(cls, scores: Mapping[ClientId, Score], clients: int, metrics: Sequence[Metric]) -> "Summary":
         tested = {client: scores[client] for client in sorted(scores) if scores[client].total}
-        total = sum(score.total for score in tested.values())
-        losses = [(score.loss, score.total - score.broken) for score in tested.values() if math.isfinite(score.loss)]
         return cls(
-            mean=_ratio(sum(score.accuracy for score in tested.values()), len(tested)),
-            pooled=_ratio(sum(score.correct for score in tested.values()), total),
-            loss=_ratio(sum(loss for loss, _ in losses), sum(weight for _, weight in losses)),
-            per_client=tuple(tested[c].accuracy if c in tested else math.nan for c in range(clients)),
+            figures={metric.name: Figure.of(metric, tested, clients) for metric in metrics},
             tested=tuple(tested[c].total if c in tested else 0 for c in range(clients)),
             diverged=tuple(client for client, score in tested.items() if score.broken),
         )
 
 
-def _ratio(amount: float, count: int) -> float:
-    return amount / count if count else math.nan
+def _pooled(metric: Metric, tallies: Sequence[Array]) -> float:
+    return metric.value(_joined(metric, tallies)) if tallies else math.nan
+
+
+def _joined(metric: Metric, tallies: Sequence[Array]) -> Array:
+    whole = tallies[0]
+    for tally in tallies[1:]:
+        whole = metric.add(whole, tally)
+    return whole
 
 
 def score(client: Client, predict: Predictor, samples: Samples) -> Score:
-    """Count what ``predict`` gets right on ``samples``, in large batches, in evaluation mode."""
-    correct, loss, broken = 0, 0.0, 0
+    """Judge what ``predict`` answers on ``samples``, in large batches, in evaluation mode."""
+    task, metrics, broken = client.spec.task, client.spec.metrics, 0
+    found: dict[str, list[Array]] = {metric.name: [] for metric in metrics}
     with client.model().evaluating():
         for start in range(0, len(samples), BATCH):
             x, y = samples.batch(slice(start, start + BATCH))
-            y = y.to(client.device)
-            logits = predict(x.to(client.device))
-            if (sound := _finite(logits)) is not None:  # of outputs that are none, argmax would make class 0
-                broken += int((~sound).sum())
-                logits, y = logits[sound], y[sound]
-            correct += int((logits.argmax(dim=1) == y).sum())
-            loss += float(functional.cross_entropy(logits, y, reduction="sum"))
-    return Score(correct, len(samples), loss, broken)
+            tallies, lost = task.judge(predict(x.to(client.device)), y.to(client.device), metrics)
+            broken += lost
+            for name, tally in tallies.items():
+                found[name].append(tally)
+    whole = {metric.name: _joined(metric, found[metric.name]) for metric in metrics if found[metric.name]}
+    return Score(len(samples), whole, broken)
 
 
-def _finite(logits: Tensor) -> Tensor | None:
-    """Say which samples have finite outputs; nothing, if all have."""
-    finite = torch.isfinite(logits)
-    return None if bool(finite.all()) else finite.all(dim=1)
+def mean_loss(client: Client, predict: Predictor, samples: Samples) -> float:
+    """Return the task's loss of ``predict`` on ``samples``, for a method that weighs models by it."""
+    total = 0.0
+    with client.model().evaluating():
+        for start in range(0, len(samples), BATCH):
+            x, y = samples.batch(slice(start, start + BATCH))
+            total += float(client.task.loss(predict(x.to(client.device)), y.to(client.device))) * len(y)
+    return total / len(samples)

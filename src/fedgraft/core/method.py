@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedgraft.base.errors import UserError
 from fedgraft.core import streams
@@ -70,6 +69,8 @@ class Method:
     headline: ClassVar[str] = "received"
     reconstruction: ClassVar[bool] = False
     independent_start: ClassVar[bool] = False
+    needs_classes: ClassVar[bool] = False
+    """Whether it works with classes (prototypes, label counts), so that no other task than classification will do."""
     shows: ClassVar[Mapping[str, str]] = {}
     """What each name in ``observe`` and ``observe_client`` means, for whoever looks at the picture."""
 
@@ -122,7 +123,7 @@ class Method:
 
     def loss(self, client: Client, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """Return what local training minimises on a batch."""
-        return functional.cross_entropy(model(x), y)
+        return client.task.loss(model(x), y)
 
     def plan(self, client: Client) -> tuple[Phase, ...]:
         """Phases of local training."""

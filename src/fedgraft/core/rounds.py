@@ -13,10 +13,10 @@ from fedgraft.base.errors import ContractError, UserError
 from fedgraft.base.foreign import plain
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
-from fedgraft.core.evaluation import KINDS, POINTS, Kind, Point, Scores, Summary
+from fedgraft.core.evaluation import KINDS, POINTS, Kind, Point, Score, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message, objection
-from fedgraft.core.method import Method, Server
+from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.stages import StageError
 
 
@@ -128,10 +128,13 @@ def rounds(
             for kind in KINDS:
                 there = {client: s.sets[kind] for client, s in scores.items() if kind in s.sets}
                 if there:
-                    of_all = {p: Summary.of({c: s[p] for c, s in there.items()}, spec.clients) for p in POINTS}
-                    setattr(this, kind, of_all)
+                    setattr(this, kind, {p: _summary(spec, {c: s[p] for c, s in there.items()}) for p in POINTS})
             this.evaluation_seconds = time.perf_counter() - evaluated
         yield this
+
+
+def _summary(spec: Spec, scores: Mapping[ClientId, Score]) -> Summary:
+    return Summary.of(scores, spec.clients, spec.metrics)
 
 
 def deliver(method: Method, server: Server, clients: Sequence[ClientId]) -> dict[ClientId, Message]:
@@ -249,7 +252,7 @@ def _doubt(server: Server, engine: Engine, client: ClientId, scores: Scores | No
         return "test figures come from somebody who is no client"
     if scores is None:
         return "the client's model could not be tested"
-    if not scores.possible:
+    if not scores.possible(server.spec.metrics):
         return "the test figures are impossible"
     for kind, total in scores.totals.items():
         if kind not in engine.sets:

@@ -18,6 +18,8 @@ STAGES: Registry[Any] = Registry(
 )
 BOUND = "bound"
 """The stage that is there in every run: the safety net."""
+TASKS: Registry[Any] = Registry("task", "fedgraft.core.task", group="fedgraft.tasks")
+METRICS: Registry[Any] = Registry("metric", "fedgraft.core.metrics", group="fedgraft.metrics")
 
 
 class Settings(BaseModel):
@@ -69,7 +71,7 @@ class Training(Settings):
     @field_validator("optimizer")
     @classmethod
     def _known_optimizer(cls, value: str) -> str:
-        return _known(OPTIMIZERS, value)
+        return known(OPTIMIZERS, value)
 
     @field_validator("stages", mode="before")
     @classmethod
@@ -77,8 +79,8 @@ class Training(Settings):
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise ValueError("are texts such as float16 or topk:0.1")
-        known = tuple(_known(STAGES, text) for text in texts)
-        return known if any(STAGES.split(text)[0] == BOUND for text in known) else (BOUND, *known)
+        named = tuple(known(STAGES, text) for text in texts)
+        return named if any(STAGES.split(text)[0] == BOUND for text in named) else (BOUND, *named)
 
     @model_validator(mode="after")
     def _no_momentum_for_others(self) -> Self:
@@ -100,7 +102,7 @@ class Training(Settings):
         return schedules.factor(self.schedule, round, rounds)
 
 
-def _known(registry: Registry[Any], text: str) -> str:
+def known(registry: Registry[Any], text: str) -> str:
     """Refuse a name that stands for nothing, before anything heavy is imported."""
     name, _ = registry.split(text)
     if name not in registry and not is_reference(name):

@@ -7,9 +7,11 @@ from functools import cached_property
 from torch import Tensor
 
 from fedgraft.base.errors import UserError
+from fedgraft.core.metrics import Metric
 from fedgraft.core.model import Architecture, Layout
 from fedgraft.core.settings import Training
 from fedgraft.core.stages import Pipeline, pipeline
+from fedgraft.core.task import Task
 
 ClientId = int
 
@@ -21,13 +23,19 @@ class Spec:
     samples: tuple[int, ...]
     architectures: tuple[Architecture, ...]
     assignment: tuple[int, ...]
-    classes: int
+    task: Task
     rounds: int
     seed: int
     settings: Training
     share: float = 1.0
     """Share of the clients that take part in a round; the middle of the range, if the run draws it anew each time."""
     names: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    """What judges the clients' models, the leading metric first; the task's usual ones unless told."""
+
+    def __post_init__(self) -> None:
+        if not self.metrics:
+            object.__setattr__(self, "metrics", self.task.judges())
 
     @property
     def pipeline(self) -> Pipeline:
@@ -37,6 +45,11 @@ class Spec:
     def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted mean of rows from clients, or what the run has for it against hostile ones."""
         return self.pipeline.mean(rows, weights)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are, if the task has any."""
+        return self.task.classes
 
     @property
     def clients(self) -> int:

@@ -14,8 +14,9 @@ from torch import Tensor
 from fedgraft.base.errors import UserError
 from fedgraft.core import streams
 from fedgraft.core.samples import ClientData, Preparation, Samples
+from fedgraft.core.task import Task
 from fedgraft.data.datasets import Dataset, is_path, lies_at_sites, load, read_npz
-from fedgraft.data.datasets.dataset import ARRAYS, Constants, class_count, pixel_constants, sound
+from fedgraft.data.datasets.dataset import ARRAYS, Constants, pixel_constants, sound, task_of
 from fedgraft.data.datasets.formats import Array, Arrays
 from fedgraft.data.digest import Fingerprint, fingerprint
 from fedgraft.data.partition import Partition, Scheme, parse
@@ -37,7 +38,7 @@ class Federation:
 
     name: str
     clients: tuple[ClientData, ...]
-    classes: int
+    task: Task
     partition: str
     seed: int
     names: tuple[str, ...] = ()
@@ -54,7 +55,8 @@ class Federation:
             object.__setattr__(self, "names", tuple(f"client {number}" for number in range(len(self.clients))))
 
     def __repr__(self) -> str:
-        held = f"{len(self)} clients, {sum(self.samples):,} training samples, {self.classes} classes"
+        learned = f"{self.task.classes} classes" if self.task.has_classes else self.task.name
+        held = f"{len(self)} clients, {sum(self.samples):,} training samples, {learned}"
         return f"Federation({self.name}, {self.partition}, seed {self.seed}: {held})"
 
     def _repr_html_(self) -> str:
@@ -62,6 +64,11 @@ class Federation:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are, if the task has any."""
+        return self.task.classes
 
     @property
     def example(self) -> Tensor:
@@ -89,8 +96,10 @@ class Federation:
         inputs, labels = torch.cat([t.inputs for t in tests]), torch.cat([t.labels for t in tests])
         return Samples(inputs, labels, tests[0].preparation)
 
-    def counts(self) -> Array:
-        """Clients x classes: how many training samples of each class each client has."""
+    def counts(self) -> Array | None:
+        """Clients x classes: how many training samples of each class each client has, if there are classes."""
+        if not self.task.has_classes:
+            return None
         return np.stack([client.train.counts(self.classes).numpy() for client in self.clients])
 
 
@@ -110,11 +119,11 @@ class Site:
     y_val: Array | Tensor | None = None
     name: str | None = None
 
-    def arrays(self, number: int = 0) -> Arrays:
+    def arrays(self, number: int = 0, task: str | None = None) -> Arrays:
         """Return the arrays by name, if they can be used; ``number`` tells which site it is, if it has no name."""
         where = f"site {number}" if self.name is None else f"site {self.name!r}"
         given = {name: getattr(self, name) for name in ARRAYS}
-        return sound({n: _array(v, f"{n} in {where}") for n, v in given.items() if v is not None}, where)
+        return sound({n: _array(v, f"{n} in {where}") for n, v in given.items() if v is not None}, where, task)
 
 
 def federate(
@@ -128,13 +137,16 @@ def federate(
     augment: bool = False,
     resize: int | None = None,
     data_dir: str | Path | None = None,
+    task: str | None = None,
 ) -> Federation:
     """Split a dataset over ``clients`` (10, or as many as a saved partition has) by ``partition`` (dirichlet:0.1).
 
     ``validation`` is the share of each client's training samples that is put aside. ``normalise`` maps pixels to
     [-1, 1] (``half``) or by mean and deviation (``standard``): the customary ones of a known dataset, those of the
     training pixels of your own. ``augment`` turns on random crops and mirror images in training, ``resize`` scales
-    images to that many pixels a side. A ``partition`` that ends in .json is a saved one. A folder as ``dataset`` holds
+    images to that many pixels a side. ``task`` says what is learned (default: as the targets look; docs/tasks.md). A
+    ``partition`` that ends in .json is a saved one; schemes that go by classes go by tenths of the target in
+    regression, and by a sample's first label where it has several. A folder as ``dataset`` holds
     one .npz file for each site, and is not split further.
     """
     own = not isinstance(dataset, str) or is_path(dataset) or lies_at_sites(dataset)
@@ -142,17 +154,17 @@ def federate(
         what = dataset.name if isinstance(dataset, Dataset) else dataset
         raise UserError(f"data_dir is where datasets are found by their names; {what} is not one: leave data_dir out")
     if isinstance(dataset, str | Path) and lies_at_sites(dataset):
-        found = read_sites(Path(dataset))
+        found = read_sites(Path(dataset), task)
         _insist_on_sites(dataset, len(found), clients, partition)
         return own_data(
-            found, name=Path(dataset).name, seed=seed,
+            found, name=Path(dataset).name, seed=seed, task=task,
             validation=validation, normalise=normalise, augment=augment, resize=resize,
         )  # fmt: skip
-    source = dataset if isinstance(dataset, Dataset) else load(dataset, None if data_dir is None else Path(data_dir))
+    source = dataset if isinstance(dataset, Dataset) else _loaded(dataset, data_dir, task)
     drawn = _drawn(source, clients, partition, seed)
     preparation = _preparation(source.name, [source.x_train], normalise, augment, resize, (source.mean, source.std))
     inputs = _inputs(np.concatenate([source.x_train, source.x_test]), resize)
-    labels = torch.from_numpy(np.concatenate([source.y_train, source.y_test]).astype(np.int64))
+    labels = torch.from_numpy(np.concatenate([source.y_train, source.y_test]))
 
     def samples(index: Array) -> Samples:
         chosen = torch.from_numpy(np.array(index))
@@ -163,7 +175,7 @@ def federate(
         for client, (train, test) in enumerate(zip(drawn.train, drawn.test, strict=True))
     )
     return Federation(
-        source.name, members, source.classes, drawn.scheme, seed,
+        source.name, members, source.task, drawn.scheme, seed,
         validation=validation, normalise=normalise, augment=augment, resize=resize,
         notes=(UNUSED.format(source.name),) if own and source.x_val is not None else (),
     )  # fmt: skip
@@ -173,7 +185,7 @@ def own_data(
     sites: Sequence[Site],
     *,
     name: str = "own data",
-    classes: int | None = None,
+    task: str | None = None,
     seed: int = 0,
     validation: float = 0.0,
     normalise: Normalisation = "half",
@@ -182,13 +194,14 @@ def own_data(
 ) -> Federation:
     """Make a federation of data that already lies at sites: one client for each.
 
-    The settings are those of :func:`federate`. Sites with validation samples of their own keep these; ``validation``
+    The settings are those of :func:`federate`; ``task="classification:5"`` says that there are five classes, also if
+    nobody has the fifth. Sites with validation samples of their own keep these; ``validation``
     is the share of training samples that the others put aside.
     """
     if not sites:
         raise UserError("own data needs at least one site")
     names = _names(sites)
-    held = {f"site {number if site.name is None else repr(site.name)}": site.arrays(number)
+    held = {f"site {number if site.name is None else repr(site.name)}": site.arrays(number, task)
             for number, site in enumerate(sites)}  # fmt: skip
     kinds = {(str(arrays["x_train"].dtype), arrays["x_train"].shape[1:]) for arrays in held.values()}
     if len({shape for _, shape in kinds}) > 1:
@@ -196,7 +209,7 @@ def own_data(
         raise UserError(f"the sites' samples have different shapes: {', '.join(map(str, shapes))}")
     if len(kinds) > 1:
         raise UserError(f"the sites' samples are of different types: {', '.join(sorted(dtype for dtype, _ in kinds))}")
-    classes = class_count(held, classes)
+    learned = task_of(held, task)
     pixels = [arrays["x_train"] for arrays in held.values()]
     preparation = _preparation(name, pixels, normalise, augment, resize)
     members = tuple(
@@ -204,7 +217,7 @@ def own_data(
     )
     bringing = [called for called, arrays in zip(names, held.values(), strict=True) if "x_val" in arrays]
     return Federation(
-        name, members, classes, OWN, seed, names,
+        name, members, learned, OWN, seed, names,
         validation=validation, normalise=normalise, augment=augment, resize=resize,
         notes=(BROUGHT.format(validation, ", ".join(bringing)),) if validation and bringing else (),
     )  # fmt: skip
@@ -218,9 +231,10 @@ def site_data(
     validation: float = 0.0,
     preparation: Preparation | None = None,
     resize: int | None = None,
+    task: str | None = None,
 ) -> ClientData:
     """Make the data of one client, the ``number``-th of its federation, of what lies at its site."""
-    return _at_site(site.arrays(number), number, seed, validation, preparation or Preparation(), resize)
+    return _at_site(site.arrays(number, task), number, seed, validation, preparation or Preparation(), resize)
 
 
 def _at_site(
@@ -234,7 +248,7 @@ def _at_site(
     return _client(samples("train"), samples("test"), validation, seed, number)
 
 
-def read_sites(folder: Path) -> list[Site]:
+def read_sites(folder: Path, task: str | None = None) -> list[Site]:
     """Read a folder with one .npz file for each site, in order of their names, which become the sites'.
 
     A file holds x_train, y_train, x_test, y_test and, if the site has validation samples of its own, x_val, y_val.
@@ -244,7 +258,7 @@ def read_sites(folder: Path) -> list[Site]:
         raise UserError(
             f"{folder} holds no .npz file; put one there for each site, with x_train, y_train, x_test, y_test"
         )
-    return [Site(**sound(read_npz(file), file), name=file.stem) for file in files]
+    return [Site(**sound(read_npz(file), file, task), name=file.stem) for file in files]
 
 
 def _names(sites: Sequence[Site]) -> tuple[str, ...]:
@@ -271,6 +285,10 @@ def _insist_on_sites(
         raise UserError(f"{folder} is a folder of sites: their data are not split by {text}; leave partition out")
 
 
+def _loaded(dataset: str | Path, data_dir: str | Path | None, task: str | None) -> Dataset:
+    return load(dataset, None if data_dir is None else Path(data_dir), task=task)
+
+
 def _drawn(source: Dataset, clients: int | None, partition: str | Scheme | Partition | None, seed: int) -> Partition:
     """Split by a scheme, or as a saved partition says."""
     if clients is not None and clients < 1:
@@ -283,7 +301,9 @@ def _drawn(source: Dataset, clients: int | None, partition: str | Scheme | Parti
     if isinstance(partition, str):
         partition = Partition.load(partition) if partition.endswith(".json") else parse(partition)
     if not isinstance(partition, Partition):
-        return partition.split(source.y_train, source.y_test, 10 if clients is None else clients, seed)
+        both = source.task.strata(np.concatenate([source.y_train, source.y_test]))
+        strata = both[: len(source.y_train)], both[len(source.y_train) :]
+        return partition.split(*strata, 10 if clients is None else clients, seed)
     if clients is not None and len(partition.train) != clients:
         raise UserError(f"the partition is for {len(partition.train)} clients, not {clients}")
     return partition

@@ -19,7 +19,7 @@ LARGEST_SIDE = 4096
 _PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"})
 
 
-def read(path: Path) -> Site:
+def read(path: Path, task: str | None = None) -> Site:
     """Read a site's samples.
 
     - an .npz file: x_train, y_train, x_test, y_test; x_val, y_val, if it has validation samples of its own.
@@ -30,7 +30,7 @@ def read(path: Path) -> Site:
     """
     with sentences(path):
         read_arrays = _images if path.is_dir() else _table if path.suffix == ".csv" else read_npz
-        return Site(**sound(read_arrays(path), path), name=None)
+        return Site(**sound(read_arrays(path), path, task), name=None)
 
 
 def _table(path: Path) -> Arrays:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedgraft.base import toml
 from fedgraft.base.errors import UserError
+from fedgraft.core.settings import TASKS
 from fedgraft.runs.config import RunConfig, configure
 
 ELSEWHERE = {
@@ -27,6 +28,7 @@ ELSEWHERE = {
     "retries": "a site that fails is absent, and asked again in the next round",
     "failed_client": "a site that fails is absent",
     "global_test": "test samples do not leave their site",
+    "task": "name it under [data]",
     "checkpoint_every": "a federation is saved after every round",
 }
 """Settings of a run on one machine that a federation decides otherwise."""
@@ -40,9 +42,15 @@ class Data(BaseModel):
     name: str = Field("own data", min_length=1, description="what reports call it")
     kind: Literal["pixels", "features"] = Field(description="bytes of images, or floats")
     shape: tuple[int, ...] = Field(description="shape of one sample: height, width[, channels] for pixels")
-    classes: int = Field(ge=2, description="number of classes")
+    task: str = Field(description="what is learned, and with how many outputs: classification:10")
     mean: tuple[float, ...] | None = Field(None, description="of each channel, for normalise = standard")
     std: tuple[float, ...] | None = Field(None, description="of each channel, for normalise = standard")
+
+    @field_validator("task")
+    @classmethod
+    def _whole_task(cls, value: str) -> str:
+        TASKS.make(value)
+        return value
 
     @model_validator(mode="after")
     def _whole(self) -> "Data":

@@ -36,7 +36,9 @@ def init(
     features: Annotated[
         str | None, typer.Option(help="The data are floats, such as 30 or 12x1500.", metavar="N[xM...]")
     ] = None,
-    classes: Annotated[int | None, typer.Option(help="Number of classes.", min=2)] = None,
+    task: Annotated[
+        str | None, typer.Option(help="What is learned, and with how many outputs.", metavar="classification:10")
+    ] = None,
     mean: Annotated[
         str | None, typer.Option(help="Of each channel, for --normalise standard.", metavar="X[,Y,Z]")
     ] = None,
@@ -69,11 +71,13 @@ def init(
     from fedgraft.deploy.charter import charter
     from fedgraft.deploy.serving import largest_reply
 
-    if (pixels is None) == (features is None) or classes is None:
-        raise UserError("say what the data look like: --pixels 28x28 or --features 30, and --classes 10")
+    if (pixels is None) == (features is None) or task is None:
+        raise UserError(
+            "say what the data look like: --pixels 28x28 or --features 30, and --task classification:10 for ten classes"
+        )
     data = {
         "name": name, "kind": "features" if pixels is None else "pixels", "shape": _shape(pixels or features or ""),
-        "classes": classes, "mean": _numbers(mean), "std": _numbers(std),
+        "task": task, "mean": _numbers(mean), "std": _numbers(std),
     }  # fmt: skip
     rules = {"quorum": quorum, "deadline": deadline, "patience": patience}
     made = charter({"directory": out, "sites": _listed(sites), "data": data, "rules": rules, "run": run})

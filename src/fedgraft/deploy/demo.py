@@ -48,7 +48,9 @@ def show(out: Path | None, *, method: str, sites: int, rounds: int, seed: int) -
     agreed = charter({
         "directory": str(place.absolute() / "run"),
         "sites": names,
-        "data": {"name": digits.name, "kind": "pixels", "shape": digits.shape, "classes": digits.classes},
+        "data": {
+            "name": digits.name, "kind": "pixels", "shape": digits.shape, "task": f"classification:{digits.classes}"
+        },
         "rules": {"quorum": sites, "deadline": 600, "patience": 600},
         "run": {"method": method, "rounds": rounds, "seed": seed, "lr": 0.05},
     })  # fmt: skip

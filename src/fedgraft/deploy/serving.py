@@ -23,6 +23,8 @@ from fedgraft.base.foreign import one_line
 from fedgraft.core.method import Method, Server
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.samples import ClientData
+from fedgraft.core.settings import TASKS
+from fedgraft.core.task import Task
 from fedgraft.data import sites as site_files
 from fedgraft.data.federation import OWN, Site, prepare, site_data
 from fedgraft.deploy.charter import Charter, read
@@ -60,7 +62,7 @@ def branch(charter: Charter, place: Path) -> Branch:
     if described.name not in charter.sites:
         raise SiteError(f"this federation has no site {described.name!r}; it has {', '.join(charter.sites)}")
     number = charter.sites.index(described.name)
-    data = _data(charter, site_files.read(described.data), number)
+    data = _data(charter, site_files.read(described.data, TASKS.split(charter.data.task)[0]), number)
     samples = tuple(len(data.train) if each == number else 0 for each in range(len(charter.sites)))
     run = planned(charter, samples)
     device = torch.device(described.device)
@@ -70,7 +72,8 @@ def branch(charter: Charter, place: Path) -> Branch:
 
 def _data(charter: Charter, site: Site, number: int) -> ClientData:
     """Prepare a site's samples, if they are what the charter says."""
-    held = site.arrays(number)
+    learned = TASKS.split(charter.data.task)[0]
+    held = site.arrays(number, learned)
     kind = {"u": "pixels", "f": "features"}.get(held["x_train"].dtype.kind, "tokens")
     shape = held["x_train"].shape[1:]
     if kind == "pixels" and len(shape) == 2 < len(charter.data.shape):
@@ -79,14 +82,20 @@ def _data(charter: Charter, site: Site, number: int) -> ClientData:
     if kind != charter.data.kind or shape != agreed:
         found = f"{kind} of {list(shape)}"
         raise SiteError(f"its samples are {found}, the federation's {charter.data.kind} of {list(charter.data.shape)}")
-    if max(int(held[key].max()) for key in held if key.startswith("y")) >= charter.data.classes:
-        raise SiteError(f"it has labels beyond the federation's {charter.data.classes} classes")
+    task: Task = TASKS.make(charter.data.task)
+    for key in (key for key in held if key.startswith("y")):
+        try:
+            task.fits(held[key], key)
+        except UserError as error:
+            raise SiteError(str(error)) from None
     if site.x_val is not None and charter.run.validation == 0:
         log.info("validation = 0: this federation has no validation samples, and x_val is not used")
         site = replace(site, x_val=None, y_val=None)
     run = charter.run
     preparation = prepare(charter.data.mean, charter.data.std, augment=run.augment)
-    return site_data(site, number, seed=run.seed, validation=run.validation, preparation=preparation, resize=run.resize)
+    return site_data(
+        site, number, seed=run.seed, validation=run.validation, preparation=preparation, resize=run.resize, task=learned
+    )
 
 
 # ---- what both halves know
@@ -112,8 +121,8 @@ class Described:
         return self.charter.sites
 
     @property
-    def classes(self) -> int:
-        return self.charter.data.classes
+    def task(self) -> Task:
+        return TASKS.make(self.charter.data.task)  # type: ignore[no-any-return]
 
     @property
     def example(self) -> torch.Tensor:

@@ -34,7 +34,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedgraft.core.client import Client, ClientId, Predictor
 from fedgraft.core.message import Field, Message
@@ -104,7 +103,7 @@ class DBE(FedAvg):
 
         def loss(model: Model, x: Tensor, y: Tensor) -> Tensor:
             _, logits = model.score(x, edit=shift)
-            error = functional.cross_entropy(logits, y)
+            error = client.task.loss(logits, y)
             return error if zbar is None else error + self.kappa * ((m - zbar).square() / 2).mean()
 
         def update(weights: Tensor, gradient: Tensor, step: Stepper) -> None:

@@ -59,6 +59,7 @@ class FedAS(FedPer):
     idea = "align the received extractor with the client's own prototypes; average extractors by Fisher information"
     sends = "down: the extractor; up: the trained extractor, the trace of the Fisher information"
     headline = "trained"
+    needs_classes = True
 
     align_lr: float = hyper(0.01, "step size of the alignment", low=0.0)
     align_epochs: int = hyper(1, "epochs of alignment", low=0)

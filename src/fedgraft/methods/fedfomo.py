@@ -42,7 +42,7 @@ from torch import Tensor
 
 from fedgraft.core import bank, streams
 from fedgraft.core.client import Client, ClientId
-from fedgraft.core.evaluation import score
+from fedgraft.core.evaluation import mean_loss
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Method, Server, Spec, hyper
 from fedgraft.core.samples import Samples
@@ -142,7 +142,7 @@ class FedFomo(Method):
         """Return the weights w_n of the models and the gains u_n that go to the server."""
         _, validation = self.split(client)
         trained = client.layout.span("all")
-        loss = [score(client, client.predictor(model), validation).loss / len(validation) for model in (r, *theta)]
+        loss = [mean_loss(client, client.predictor(model), validation) for model in (r, *theta)]
         distance = torch.linalg.vector_norm((theta - r)[:, trained], ord=2 if self.norm == "l2" else 1, dim=1)
         u = (loss[0] - theta.new_tensor(loss[1:])) / (distance + 1e-8)
         u = torch.where(u.isfinite() & (distance > 0), u, 0)

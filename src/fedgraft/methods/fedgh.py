@@ -49,6 +49,7 @@ class FedGH(Method):
     idea = "the server trains one head on the class means of all clients' features; extractors stay private"
     sends = "down: the global head; up: the client's class means and which classes it has"
     headline = "trained"
+    needs_classes = True
 
     server_lr: float = hyper(0.01, "learning rate of the global head", low=0.0)
     server_epochs: int = hyper(1, "passes over the uploaded class means in each round", low=0)

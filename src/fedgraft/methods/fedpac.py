@@ -103,7 +103,7 @@ class Aligned(Method):
 
         def loss(model: Model, x: Tensor, y: Tensor) -> Tensor:
             z, logits = model.score(x)
-            supervised = functional.cross_entropy(logits, y)
+            supervised = client.task.loss(logits, y)
             return supervised if targets is None else supervised + self.lam * self.distance(z.flatten(1), y, targets)
 
         return client.train(received, loss, self.plan(client))

@@ -56,6 +56,7 @@ class FedPHP(FedAvg):
     citation = "Li et al., ECML-PKDD 2021"
     idea = "a running mean of the client's own models is its personal model, and the teacher of each new download"
     headline = "trained"
+    needs_classes = True
 
     rho: float = hyper(0.05, "weight of the teacher in the loss", low=0.0, high=1.0)
     transfer: Literal["kd", "mmd"] = hyper("kd", "the teacher passes on its outputs or features", choices=("kd", "mmd"))
@@ -79,7 +80,7 @@ class FedPHP(FedAvg):
                 lesson, answers = teacher.score(x)
             features, logits = model.score(x)
             R = distillation(logits, answers / self.temperature) if self.transfer == "kd" else mmd(features, lesson)
-            return (1 - self.rho) * functional.cross_entropy(logits, y) + self.rho * R
+            return (1 - self.rho) * client.task.loss(logits, y) + self.rho * R
 
         v = client.train(received, loss, self.plan(client))
         C = client.share if self.share is None else self.share

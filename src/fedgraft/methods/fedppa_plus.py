@@ -43,6 +43,7 @@ class FedPPAPlus(FedPPA):
     name = "fedppa+"
     idea = "FedPPA in which clients with more varied labels count more in the averages"
     sends = "down: the averaged layers and how many contributed; up: the layers with a partner, the label entropy"
+    needs_classes = True
     shows = {
         **FedPPA.shows,
         "e": "weight of the client in the averages of layers: the entropy of its labels, made to sum to one",

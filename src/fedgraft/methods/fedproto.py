@@ -35,7 +35,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedgraft.core.client import Client, ClientId, Predictor
 from fedgraft.core.features import class_means, features, pooled_means
@@ -54,6 +53,7 @@ class FedProto(Local):
     idea = "every client keeps its network; features of each class are pulled to that class's mean over all clients"
     sends = "down: the prototype of each class; up: the client's own prototypes and how many samples each stands for"
     averages = ""
+    needs_classes = True
 
     lam: float = hyper(1.0, "strength of the pull to the global prototypes", low=0.0)
     distance: Literal["mse", "euclidean"] = hyper(
@@ -108,7 +108,7 @@ class FedProto(Local):
         else:
             present = known & (torch.bincount(y, minlength=len(G)) > 0)
             apart = (class_means(z.flatten(1), y, len(G)) - G)[present].norm(dim=1).sum()
-        return functional.cross_entropy(logits, y) + self.lam * apart
+        return client.task.loss(logits, y) + self.lam * apart
 
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
         mu = class_means(*features(client, trained), client.classes)

@@ -59,6 +59,7 @@ class PFedAMF(FedAvg):
     idea = "fuse local, global and history models by a learned matrix, and distil the fusion into the upload"
     sends = "down: the global model; up: the distilled model"
     headline = "trained"
+    needs_classes = True
     reconstruction = True
     shows = {
         "knowledge": "shares of three models in the client's own, mean over layers: column 0 is its local model, 1 the "
@@ -105,7 +106,7 @@ class PFedAMF(FedAvg):
                 answers = teacher(x)
             logits = model(x)
             lesson = softened_kl(answers, logits, self.T)
-            return (1 - self.rho) * functional.cross_entropy(logits, y) + self.rho * lesson
+            return (1 - self.rho) * client.task.loss(logits, y) + self.rho * lesson
 
         return client.train(theta, loss, (Phase(epochs=self.distil_epochs),), name="distillation")
 

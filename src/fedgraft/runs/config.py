@@ -4,6 +4,7 @@ This module is imported by the command line before anything is asked for, so it 
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from fedgraft.base import toml
 from fedgraft.base.errors import UserError
-from fedgraft.core.settings import Settings, Training
+from fedgraft.core.settings import METRICS, TASKS, Settings, Training, known
 from fedgraft.papers import recipe
 
 At = Literal["trained", "received", "own"]
@@ -42,6 +43,13 @@ class RunConfig(Settings):
     )
     augment: bool = Field(False, description="random crops and mirror images in training")
     resize: int | None = Field(None, ge=4, le=1024, description="scale images to this many pixels a side")
+    task: str | None = Field(
+        None,
+        description="what is learned: classification, regression, multi-label, next-token (default: see targets)",
+    )
+    metrics: tuple[str, ...] = Field(
+        (), description="what judges the models, the leading metric first (default: the task's usual ones)"
+    )
     model: str = Field("auto", description="name of a model, or module:function or ./file.py:function that builds one")
     head: str | None = Field(
         None, description="which submodule of your own model is its head (default: the last layer)"
@@ -75,6 +83,21 @@ class RunConfig(Settings):
     def _participation_text(cls, value: Any) -> str:
         low, high = participation_range(str(value))
         return f"{low:g}" if low == high else f"{low:g}..{high:g}"
+
+    @field_validator("task")
+    @classmethod
+    def _known_task(cls, value: str | None) -> str | None:
+        return None if value is None else known(TASKS, value)
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _known_metrics(cls, value: Any) -> Any:
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("are names such as accuracy or auc")
+        # a comma is between two metrics, unless a parameter follows it: auc,calibration_error:bins=10
+        single = [part for text in texts for part in re.split(r",(?![^,:]*=)", text)]
+        return tuple(known(METRICS, text) for text in single)
 
     @field_validator("checkpoint_every")
     @classmethod

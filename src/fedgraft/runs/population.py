@@ -16,8 +16,9 @@ from fedgraft.base.reference import is_reference, reference, resolve
 from fedgraft.core import streams
 from fedgraft.core.method import Method, Server
 from fedgraft.core.model import Architecture, as_taken
-from fedgraft.core.settings import OPTIMIZERS, STAGES
+from fedgraft.core.settings import OPTIMIZERS, STAGES, TASKS
 from fedgraft.core.stages import Averaging
+from fedgraft.core.task import Task
 from fedgraft.data.datasets import lies_at_sites
 from fedgraft.data.datasets.formats import Array
 from fedgraft.data.digest import Fingerprint
@@ -44,7 +45,7 @@ class Population(Protocol):
     def notes(self) -> tuple[str, ...]: ...
 
     @property
-    def classes(self) -> int: ...
+    def task(self) -> Task: ...
 
     @property
     def samples(self) -> tuple[int, ...]: ...
@@ -78,7 +79,7 @@ def federation(config: RunConfig) -> Federation:
         None if "partition" in left_out else config.partition,
         config.seed,
         validation=config.validation, normalise=config.normalise, augment=config.augment, resize=config.resize,
-        data_dir=config.data_dir,
+        data_dir=config.data_dir, task=config.task,
     )  # fmt: skip
     ignored = sorted(name for name in left_out if getattr(config, name) not in (CLIENTS, SCHEME, facts(made)[name]))
     if not ignored:
@@ -96,6 +97,7 @@ def facts(fed: Federation) -> dict[str, Any]:
         "normalise": fed.normalise,
         "augment": fed.augment,
         "resize": fed.resize,
+        "task": fed.task.name,
     }
 
 
@@ -113,7 +115,9 @@ def insist_on_agreement(config: RunConfig, fed: Federation) -> None:
 
 
 def _canonical(name: str, value: Any) -> Any:
-    """Two spellings of one scheme are the same."""
+    """Two spellings of one scheme are the same, and a task is one with however many outputs."""
+    if name == "task":
+        return None if value is None else TASKS.split(value)[0]
     if name != "partition" or value.partition(":")[0] not in SCHEMES:
         return value
     return parse(value).text
@@ -152,17 +156,17 @@ def architectures(
         made = (_own_architecture(build, example, config, name),)
         found_again = reference(model) if ".py:" in name else None  # a file, from whatever folder the run is repeated
         return made, (0,) * len(fed), found_again or name
-    shape, classes = fed.input_shape, fed.classes
+    shape, outputs = fed.input_shape, fed.task.outputs
     if not example.is_floating_point():
         raise UserError(
             f"x_train in {fed.name} is {str(example.dtype).removeprefix('torch.')}; save pixels as uint8 and features "
             "as float32 (tokens need a model of your own that embeds them)"
         )
-    name = models.resolve(config.model, shape, classes)
+    name = models.resolve(config.model, shape, outputs)
     fleet = models.fleet(name, len(fed))
     kinds = list(dict.fromkeys(fleet))
     shipped = tuple(
-        _architecture(partial(models.build, kind, shape, classes), example, config, config.head or "head", kind)
+        _architecture(partial(models.build, kind, shape, outputs), example, config, config.head or "head", kind)
         for kind in kinds
     )
     return shipped, tuple(kinds.index(kind) for kind in fleet), name

@@ -162,7 +162,7 @@ def _summary(summary: Summary) -> dict[str, Any]:
     return {
         "mean": _number(summary.mean),
         "pooled": _number(summary.pooled),
-        "loss": _number(summary.loss),
+        "loss": _number(summary.figures["log_loss"].pooled) if "log_loss" in summary.figures else None,
         "per_client": [_number(accuracy) for accuracy in summary.per_client],
         "diverged": list(summary.diverged),
     }

@@ -286,15 +286,17 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     architectures, assignment, name = population.architectures(config, federation, model)
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
-        classes=federation.classes, rounds=config.rounds, seed=config.seed,
+        task=federation.task, rounds=config.rounds, seed=config.seed,
         settings=config.training,
         share=sum(participation_range(config.participation)) / 2,
         names=federation.names,
+        metrics=federation.task.judges(config.metrics),
     )  # fmt: skip
+    if method.needs_classes and not spec.task.has_classes:
+        raise UserError(f"{method.name} works with classes (prototypes, label counts), which {spec.task.name} has not")
     for architecture in architectures:
         architecture.insist_on_batches(config.training.batch_size)
-        if architecture.outputs < federation.classes:
-            raise UserError(f"the model has {architecture.outputs} outputs for {federation.classes} classes")
+        spec.task.insist_on(architecture.outputs)
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
     population.insist_on_stages(method, server)
     known = {"method": methods.named(method), "params": method.parameters(), "model": name}

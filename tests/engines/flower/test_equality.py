@@ -74,7 +74,7 @@ def test_some_of_the_sites_in_waves_with_validation(order: str, fed: Federation,
 @pytest.mark.parametrize("changes", [{"augment": True}, {"resize": 12}, {"model": "vgg11:0.05"}])
 def test_images_are_prepared_the_same(changes: dict[str, Any], tmp_path: Path) -> None:
     fed = federate("digits", 4, "dirichlet:1", 3)
-    small = Federation("digits", tuple(_few(each) for each in fed.clients), 10, "own", 3)
+    small = Federation("digits", tuple(_few(each) for each in fed.clients), fed.task, "own", 3)
     settings = {**SETTINGS, "model": "cnn-digits", "rounds": 1, **changes}
     federated = Federated(tmp_path, small, {"method": "fedavg", **settings})
     assert_same(federated, run("fedavg", dataset=str(tmp_path / "sites"), workers=1, **settings))

@@ -22,6 +22,7 @@ from torch import Tensor
 from fedgraft.core.client import Client
 from fedgraft.core.message import Message
 from fedgraft.core.samples import ClientData
+from fedgraft.core.task import Classification
 from fedgraft.data.federation import Federation, federate
 from fedgraft.deploy.application import write_app
 from fedgraft.deploy.processes import Deployment, Process
@@ -129,7 +130,7 @@ def small_digits() -> Federation:
 
     members = [few(each) for each in full.clients]
     members[0].train.labels[0] = 9
-    return Federation("digits", tuple(members), 10, "own", 1)
+    return Federation("digits", tuple(members), Classification(10), "own", 1)
 
 
 @pytest.fixture(scope="module")

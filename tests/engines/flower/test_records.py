@@ -8,11 +8,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgraft.core.evaluation import Score, Scores
+from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import DTYPES, Message
+from fedgraft.core.task import Classification
 from fedgraft.engines.flower import records
 from fedgraft.engines.flower.records import Hello, Holdings, Order, RecordError, Tag
+from fedgraft.testing import classified
 from trials.federated import over_the_wire
 
 COUNTS = ("correct", "total", "loss", "broken")
@@ -61,31 +63,49 @@ def test_an_answer_says_on_how_many_samples_it_was_trained() -> None:
         records.outcome(content, 0, 13)
 
 
-SCORE, OTHER = Score(3, 5, 1.25, broken=2), Score(0, 2, 0.5)
+TASK = Classification(3)
+METRICS = TASK.judges()
+
+
+def told(scores: Scores) -> dict[str, object]:
+    return {
+        f"{kind}/{point}": (score.total, score.broken, {name: t.tolist() for name, t in score.tallies.items()})
+        for kind, points in scores.sets.items()
+        for point, score in points.items()
+    }
+
+
+NONE = classified(0, 0, 0.0)
+SCORE, OTHER = classified(3, 5, 1.25, broken=2), classified(0, 2, 0.5)
 TESTED = Scores({"received": SCORE, "trained": SCORE})
 VALIDATED = Scores({"received": SCORE, "trained": SCORE}, {"received": OTHER, "trained": OTHER})
 
 
 def test_scores_come_back() -> None:
     for sent, holdings in ((TESTED, Holdings(9, 0, 5)), (VALIDATED, Holdings(9, 2, 5))):
-        assert records.scores(travelled(records.report(TAG, sent)), holdings) == sent
+        found = records.scores(travelled(records.report(TAG, sent, METRICS)), holdings, TASK, METRICS)
+        assert told(found) == told(sent)
 
 
 @pytest.mark.parametrize(
     ("sent", "holdings", "complaint"),
     [
         (VALIDATED, Holdings(9, 0, 5), "nobody asked for validation"),
-        (TESTED, Holdings(9, 2, 5), "validation/received/correct is missing"),
+        (TESTED, Holdings(9, 2, 5), "validation/received/total is missing"),
         (TESTED, Holdings(9, 0, 6), "test figures are of 5 samples; it had 6 when the run began"),
         (VALIDATED, Holdings(9, 3, 5), "validation figures are of 2 samples; it had 3"),
-        (Scores({"received": Score(0, 0, 0.0), "trained": SCORE}), Holdings(9, 0, 5), "test figures are of 0 samples"),
+        (
+            Scores({"received": classified(0, 0, 0.0), "trained": SCORE}),
+            Holdings(9, 0, 5),
+            "test figures are of 0 samples",
+        ),
     ],
 )
 def test_figures_of_other_sets_or_samples_than_the_site_announced(
     sent: Scores, holdings: Holdings, complaint: str
 ) -> None:
     with pytest.raises(RecordError, match=complaint):
-        records.scores(travelled(records.report(TAG, sent)), holdings)
+        records.scores(travelled(records.report(TAG, sent, METRICS)), holdings, TASK, METRICS)
 
 
 def test_greetings_come_back() -> None:
@@ -110,7 +130,7 @@ def test_greetings_come_back() -> None:
 )  # fmt: skip
 def test_figures_that_are_not_as_agreed(figures: dict[str, float]) -> None:
     with pytest.raises(RecordError, match="not as agreed"):
-        records.scores(RecordDict({"figures": MetricRecord(figures)}), Holdings(9, 0, 1))
+        records.scores(RecordDict({"figures": MetricRecord(figures)}), Holdings(9, 0, 1), TASK, METRICS)
 
 
 def test_names_that_python_would_take_for_its_own() -> None:

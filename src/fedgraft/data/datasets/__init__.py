@@ -1,4 +1,4 @@
-"""Image classification datasets by name, and your own from an npz file.
+"""Datasets by name, and your own from an npz file.
 
 ``load("digits")`` works offline. Any other name is looked for in the data directory (the argument, else the environment
 variable FEDGRAFT_DATA, else the user's cache), then where a system package puts it, and only then fetched: from its
@@ -31,7 +31,8 @@ class Listing:
 
     name: str
     shape: tuple[int, ...]
-    classes: int
+    task: str
+    outputs: int
     train: int
     test: int
     source: str
@@ -55,16 +56,25 @@ class _Place:
 
 
 def load(
-    name_or_path: str | Path, data_dir: Path | None = None, *, download: bool = True, progress: bool | None = None
+    name_or_path: str | Path,
+    data_dir: Path | None = None,
+    *,
+    task: str | None = None,
+    download: bool = True,
+    progress: bool | None = None,
 ) -> Dataset:
     """Load a dataset by its name, or an npz file of yours by its path.
 
-    ``data_dir`` is where files are looked for and kept (default: FEDGRAFT_DATA, else the user's cache);
-    ``download=False`` never touches a network; ``progress`` draws a bar on stderr (default: if that is a terminal).
+    ``data_dir`` is where files are looked for and kept (default: FEDGRAFT_DATA, else the user's cache); ``task`` says
+    what is learned, if not the usual (of your own file: what its targets look like); ``download=False`` never touches a
+    network; ``progress`` draws a bar on stderr (default: if that is a terminal).
     """
     if is_path(name_or_path):
-        return _own_file(Path(name_or_path).expanduser())
+        return _own_file(Path(name_or_path).expanduser(), task)
     entry = known(str(name_or_path))
+    if task is not None and task != entry.task:
+        found = load(name_or_path, data_dir, download=download, progress=progress)
+        return checked(entry.name, found.arrays, entry.name, task=task, mean=found.mean, std=found.std)
     folder = _data_dir(data_dir)
     for place in _places(entry, folder):
         dataset = _checked(entry, place.read(), place.where)
@@ -105,7 +115,8 @@ def catalogue(data_dir: Path | None = None) -> list[Listing]:
         Listing(
             name=entry.name,
             shape=entry.shape,
-            classes=entry.classes,
+            task=entry.task,
+            outputs=entry.outputs,
             train=entry.train,
             test=entry.test,
             source=entry.source,
@@ -117,14 +128,14 @@ def catalogue(data_dir: Path | None = None) -> list[Listing]:
     ]
 
 
-def _own_file(path: Path) -> Dataset:
+def _own_file(path: Path, task: str | None) -> Dataset:
     if path.suffix != ".npz":
         raise UserError(f"{path} is no .npz file; save x_train, y_train, x_test and y_test with numpy.savez")
-    return checked(path.stem, read_npz(path), path)
+    return checked(path.stem, read_npz(path), path, task=task)
 
 
 def _checked(entry: Entry, arrays: Arrays, where: str) -> Dataset:
-    return checked(entry.name, arrays, where, classes=entry.classes, mean=entry.mean, std=entry.std)
+    return checked(entry.name, arrays, where, task=f"{entry.task}:{entry.outputs}", mean=entry.mean, std=entry.std)
 
 
 def _cache() -> Path:

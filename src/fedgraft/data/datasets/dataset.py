@@ -6,25 +6,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedgraft.base.errors import UserError
 from fedgraft.data.datasets.formats import Array, Arrays
 
+if TYPE_CHECKING:
+    from fedgraft.core.task import Task
+
 Constants = tuple[float, ...] | None
 ARRAYS = ("x_train", "y_train", "x_test", "y_test", "x_val", "y_val")
-MOST_CLASSES = 100_000
-"""A head with a row for each of more classes than these would be larger than any network here."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Samples and labels in their official split.
 
-    Samples are pixels (uint8, N x H x W or N x H x W x C) or features (float32, N x anything); labels are int64,
-    0 .. classes - 1. ``mean`` and ``std`` are the customary constants per channel for pixels scaled to [0, 1]; they
-    are None where no custom exists (features, your own files).
+    Samples are pixels (uint8, N x H x W or N x H x W x C) or features (float32, N x anything); targets are as the
+    ``task`` has them (classes: int64, from 0). ``mean`` and ``std`` are the customary constants per channel for pixels
+    scaled to [0, 1]; they are None where no custom exists (features, your own files).
     """
 
     name: str
@@ -32,11 +34,16 @@ class Dataset:
     y_train: Array
     x_test: Array
     y_test: Array
-    classes: int
+    task: "Task"
     mean: Constants = None
     std: Constants = None
     x_val: Array | None = None
     y_val: Array | None = None
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return self.task.classes
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,25 +70,30 @@ def checked(
     arrays: Arrays,
     where: Path | str,
     *,
-    classes: int | None = None,
+    task: str | None = None,
     mean: Constants = None,
     std: Constants = None,
 ) -> Dataset:
-    """Make a dataset of ``arrays``, or say in one sentence what is wrong with them; ``where`` names their file."""
-    good = sound(arrays, where)
-    classes = class_count({str(where): good}, classes)
+    """Make a dataset of ``arrays``, or say in one sentence what is wrong with them; ``where`` names their file.
+
+    ``task`` says what is learned and, if it matters, with how many outputs (``classification:10``).
+    """
+    good = sound(arrays, where, task)
     pixels = good["x_train"]
     if pixels.dtype != np.uint8 or mean is None or len(mean) != _channels(pixels):
         mean = std = None
-    return Dataset(name=name, classes=classes, mean=mean, std=std, **good)
+    return Dataset(name=name, task=task_of({str(where): good}, task), mean=mean, std=std, **good)
 
 
-def sound(arrays: Mapping[str, Array], where: Path | str) -> Arrays:
-    """Return samples and labels as training needs them, or say in one sentence what is wrong with them.
+def sound(arrays: Mapping[str, Array], where: Path | str, task: str | None = None) -> Arrays:
+    """Return samples and targets as training needs them, or say in one sentence what is wrong with them.
 
-    Pixels become bytes, features float32, whole numbers (tokens) and labels int64. ``where`` names the file or the
-    site that they are from. How many classes there are is another question, which may concern several sites.
+    Pixels become bytes, features float32, whole numbers (tokens) int64; targets as the ``task`` wants them, or as they
+    look. ``where`` names the file or the site that they are from. How many classes there are is another question, which
+    may concern several sites.
     """
+    from fedgraft.core.task import kind_named, kind_of  # torch comes with it, and the list of datasets needs none
+
     missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
     if missing:
         raise UserError(
@@ -89,8 +101,16 @@ def sound(arrays: Mapping[str, Array], where: Path | str) -> Arrays:
         )
     if ("x_val" in arrays) != ("y_val" in arrays):
         raise UserError(f"{where} has only one of x_val and y_val; give both or neither")
+    for key, array in arrays.items():
+        if array.size == 0:
+            raise UserError(f"{key} in {where} is empty")
+        if key.startswith("y") and array.dtype.kind not in "iufb":
+            raise UserError(f"{key} in {where} is {array.dtype}; targets are numbers")
+        if key.startswith("y") and (array.dtype.kind == "f") != (arrays["y_train"].dtype.kind == "f"):
+            raise UserError(f"{key} in {where} is {array.dtype} but y_train is {arrays['y_train'].dtype}")
+    kind = kind_named(task)[0] if task else kind_of(arrays["y_train"], f"y_train in {where}")
     good = {
-        key: _samples(array, f"{key} in {where}") if key.startswith("x") else _labels(array, f"{key} in {where}")
+        key: _samples(array, f"{key} in {where}") if key.startswith("x") else kind.clean(array, f"{key} in {where}")
         for key, array in arrays.items()
     }
     for key in (key for key in good if key.startswith("x")):
@@ -105,21 +125,25 @@ def sound(arrays: Mapping[str, Array], where: Path | str) -> Arrays:
     return good
 
 
-def class_count(held: Mapping[str, Mapping[str, Array]], announced: int | None = None) -> int:
-    """Tell how many classes there are in what several places hold: as ``announced``, or up to the highest label."""
-    labels = {
+def task_of(held: Mapping[str, Mapping[str, Array]], task: str | None = None) -> "Task":
+    """Tell what is learned from what several places hold: as ``task`` says, or as their targets look."""
+    from fedgraft.core.task import kind_named, kind_of
+
+    targets = {
         f"{key} in {where}": array for where, arrays in held.items() for key, array in arrays.items() if key[0] == "y"
     }
-    tops = {what: int(array.max()) for what, array in labels.items()}
-    top = max(tops, key=tops.__getitem__)
-    # A class nobody has ever seen would only waste a row of the head; labels beyond the samples are surely a mistake.
-    if tops[top] >= (announced or sum(map(len, labels.values()))):
-        expected = f"0..{announced - 1}" if announced else "numbered 0, 1, 2, ..."
-        raise UserError(f"{top} holds the label {tops[top]}; labels must be {expected}")
-    classes = announced or tops[top] + 1
-    if not 1 <= classes <= MOST_CLASSES:
-        raise UserError(f"there may be up to {MOST_CLASSES:,} classes, not {classes:,}")
-    return classes
+    if task is not None:
+        kind, outputs = kind_named(task)
+        return kind.of(targets, outputs)
+    kinds = {where: kind_of(each["y_train"], f"y_train in {where}") for where, each in held.items()}
+    first = next(iter(kinds))
+    for where, kind in kinds.items():
+        if kind is not kinds[first]:
+            raise UserError(
+                f"y_train in {first} looks like {kinds[first].name} and in {where} like {kind.name}: say which it is "
+                "with the setting task"
+            )
+    return kinds[first].of(targets)
 
 
 def pixel_constants(images: Iterable[Array]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -147,8 +171,6 @@ def _channels(pixels: Array) -> int:
 
 
 def _samples(array: Array, what: str) -> Array:
-    if array.size == 0:
-        raise UserError(f"{what} is empty")
     if array.dtype == np.uint8:
         if array.ndim not in (3, 4):
             raise UserError(f"{what} has shape {array.shape}; pixels must be N,H,W or N,H,W,C")
@@ -166,22 +188,6 @@ def _samples(array: Array, what: str) -> Array:
     if not np.isfinite(features).all():
         raise UserError(f"{what} holds NaN or infinite values, or such that float32 cannot hold")
     return features
-
-
-def _labels(array: Array, what: str) -> Array:
-    if array.size == 0:
-        raise UserError(f"{what} is empty")
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        raise UserError(f"{what} has shape {array.shape}; labels must be one number a sample")
-    if array.dtype.kind not in "iu":
-        raise UserError(f"{what} is {array.dtype}; labels must be integers")
-    if array.min() < 0:
-        raise UserError(f"{what} holds the negative label {array.min()}; labels must be numbered 0, 1, 2, ...")
-    if array.max() > np.iinfo(np.int64).max:
-        raise UserError(f"{what} holds the label {array.max()}; labels must be numbered 0, 1, 2, ...")
-    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def write_npz(dataset: Dataset, path: Path) -> None:

@@ -107,7 +107,7 @@ def _evaluate(branch: Branch, message: Message) -> Message:
     done = branch.workshop.perform(job)
     assert done.scores is not None
     _keep_personal(branch, memory, job)
-    return Message(report(order.tag, done.scores), reply_to=message)
+    return Message(report(order.tag, done.scores, branch.workshop.spec.metrics), reply_to=message)
 
 
 def _keep_personal(branch: Branch, memory: Memory, job: Job) -> None:

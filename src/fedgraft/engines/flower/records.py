@@ -7,7 +7,7 @@ receiver expects. What does not fit is refused in a sentence.
 import io
 import math
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -20,6 +20,8 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import POINTS, Score, Scores
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import DTYPES, Message
+from fedgraft.core.metrics import Metric
+from fedgraft.core.task import Task
 from fedgraft.engines.flower.site import Version
 
 KINDS = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
@@ -124,22 +126,26 @@ def outcome(content: RecordDict, limit: int, samples: int) -> Outcome:
     return Outcome(message(content, limit), loss, steps, seconds, tag(content).round)
 
 
-def report(tag: Tag, scores: Scores) -> RecordDict:
-    """Pack test figures: counts and losses, nothing else."""
+def report(tag: Tag, scores: Scores, metrics: Sequence[Metric]) -> RecordDict:
+    """Pack test figures: counts and sums, nothing that tells of a single sample."""
     figures = MetricRecord()
     for kind, points in (("test", scores.test), ("validation", scores.validation)):
         for point, score in (points or {}).items():
-            for name, value in asdict(score).items():
-                figures[f"{kind}/{point}/{name}"] = value
+            leaving, place = score.leaving(metrics), f"{kind}/{point}"
+            figures[f"{place}/total"], figures[f"{place}/broken"] = leaving.total, leaving.broken
+            for name, tally in leaving.tallies.items():
+                figures[f"{place}/{name}"] = [float(number) for number in tally.flatten()]
+            for name, value in leaving.values.items():
+                figures[f"{place}/{name}"] = float(value)
     return RecordDict({"tag": ConfigRecord(asdict(tag)), "figures": figures})
 
 
-def scores(content: RecordDict, holdings: Holdings) -> Scores:
+def scores(content: RecordDict, holdings: Holdings, task: Task, metrics: Sequence[Metric]) -> Scores:
     """Unpack test figures: of the sets that the site said it has, all of them, on as many samples as it said."""
     figures = _metrics(content)
     agreed = {kind: count for kind in ("test", "validation") if (count := getattr(holdings, kind))}
-    found = {kind: {point: _score(figures, f"{kind}/{point}") for point in POINTS} for kind in agreed}
-    if len(figures) != len(agreed) * len(POINTS) * len(fields(Score)):
+    found = {k: {point: _score(figures, f"{k}/{point}", task, metrics) for point in POINTS} for k in agreed}
+    if len(figures) != len(agreed) * len(POINTS) * (2 + len(metrics)):
         surplus = sorted({name.partition("/")[0] for name in figures} - agreed.keys())
         raise RecordError(f"its figures are not as agreed: nobody asked for {', '.join(surplus) or 'more'}")
     for kind, count in agreed.items():
@@ -149,15 +155,29 @@ def scores(content: RecordDict, holdings: Holdings) -> Scores:
     return Scores(**found)
 
 
-def _score(figures: Mapping[str, Any], place: str) -> Score:
-    """Read one score, whole numbers as whole numbers."""
-    values: dict[str, Any] = {}
-    for each in fields(Score):
-        value = figures.get(f"{place}/{each.name}")
-        if type(value) is not int and (type(value) is not float or each.type is int):
-            raise RecordError(f"its figures are not as agreed: {place}/{each.name} is missing, or is no number")
-        values[each.name] = value
-    return Score(**values)
+def _score(figures: Mapping[str, Any], place: str, task: Task, metrics: Sequence[Metric]) -> Score:
+    """Read one score: whole numbers as whole numbers, and as many numbers for each metric as its tally has."""
+
+    def refuse(name: str) -> RecordError:
+        return RecordError(f"its figures are not as agreed: {place}/{name} is missing, or is no number")
+
+    counts = {name: figures.get(f"{place}/{name}") for name in ("total", "broken")}
+    for name, count in counts.items():
+        if type(count) is not int:
+            raise refuse(name)
+    tallies, values = {}, {}
+    for metric in metrics:
+        value = figures.get(f"{place}/{metric.name}")
+        if metric.single:
+            if type(value) is not float:
+                raise refuse(metric.name)
+            values[metric.name] = value
+            continue
+        shape = metric.shape(task.outputs)
+        if not isinstance(value, list) or len(value) != math.prod(shape) or {type(each) for each in value} != {float}:
+            raise refuse(metric.name)
+        tallies[metric.name] = np.array(value).reshape(shape)
+    return Score(counts["total"], tallies, counts["broken"], values)  # type: ignore[arg-type]
 
 
 def arrays(message: Message) -> ArrayRecord:

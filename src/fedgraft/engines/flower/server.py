@@ -286,6 +286,10 @@ class FlowerEngine:
         except RecordError as error:
             return Failure(f"the reply of site {self.sites.names[client]} {error}")
 
+    def _scores(self, client: ClientId, reply: Letter) -> Scores:
+        spec = self.server.spec
+        return records.scores(reply.content, self.sites.holdings[client], spec.task, spec.metrics)
+
     def commit(self, accepted: Collection[ClientId]) -> None:
         number, wave = self._turn
         for client in accepted:
@@ -305,7 +309,7 @@ class FlowerEngine:
                 try:
                     if isinstance(reply, Failure):
                         raise RecordError(reply.reason)
-                    tested[client] = records.scores(reply.content, self.sites.holdings[client])
+                    tested[client] = self._scores(client, reply)
                 except RecordError as error:
                     self._say(f"round {round + 1}: site {self.sites.names[client]} was not tested: {error}")
             if not all(isinstance(reply, Failure) for reply in replies.values()):
