@@ -21,6 +21,7 @@ _PLACES = {
     "fedgraft.core.message": ["Field", "Message"],
     "fedgraft.core.method": ["Method", "Server", "hyper"],
     "fedgraft.core.client": ["Client"],
+    "fedgraft.core.engine": ["Engine"],
     "fedgraft.core.metrics": ["Metric"],
     "fedgraft.core.spec": ["Spec"],
     "fedgraft.core.stages": ["Averaging", "Stage"],
@@ -32,6 +33,7 @@ _PLACES = {
     "fedgraft.data.federation": ["Federation", "Site", "federate", "own_data"],
     "fedgraft.data.partition": ["Dirichlet", "Partition", "Pathological"],
     "fedgraft.deploy.model": ["load_model"],
+    "fedgraft.engines.simulation": ["Simulation"],
     "fedgraft.runs.compare": ["Comparison", "compare"],
     "fedgraft.runs.run": ["Run", "resume", "run"],
 }

@@ -102,9 +102,16 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
 
     def make(self, text: str, **more: Any) -> T:
         """Make the thing that a text describes; ``more`` are parameters besides those in the text."""
+        kind, values = self.asked(text, *more)
+        return kind(**values, **more)
+
+    def asked(self, text: str, *more: str) -> "tuple[type[T], dict[str, Any]]":
+        """Return the class that a text describes and the parameters in it, if with ``more`` they are those it takes."""
         name, values = self.split(text)
         kind = self.find(name)
-        known = [field.name for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+        if not dataclasses.is_dataclass(kind):
+            raise UserError(f"{name!r} is no {self.kind}: it is not a dataclass")
+        known = [field.name for field in dataclasses.fields(kind) if field.init]
         if None in values:
             values = {_bare(self.kind, name, kind): values[None], **{k: v for k, v in values.items() if k is not None}}
         for parameter in (*values, *more):
@@ -112,9 +119,11 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
                 near = difflib.get_close_matches(str(parameter), known, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'none'}"
                 raise UserError(f"{name} has no parameter {parameter!r}; {hint}")
+        if twice := [parameter for parameter in more if parameter in values]:
+            raise UserError(f"{twice[0]} of the {self.kind} {name} is given by the run, not behind its name")
         if lacking := [field for field in _required(kind) if field not in {*values, *more}]:
             raise UserError(f"{name} needs {', '.join(lacking)}: write {name}:{lacking[0]}=VALUE")
-        return kind(**{str(key): value for key, value in values.items()}, **more)
+        return kind, {str(key): value for key, value in values.items()}
 
     def split(self, text: str) -> tuple[str, dict[str | None, Any]]:
         """Split ``name:key=value,...``; a bare value has the key None. A reference has a colon of its own."""

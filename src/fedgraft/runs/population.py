@@ -24,7 +24,7 @@ from fedgraft.data.datasets.formats import Array
 from fedgraft.data.digest import Fingerprint
 from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.data.partition import SCHEMES, parse
-from fedgraft.runs.config import CLIENTS, SCHEME, RunConfig
+from fedgraft.runs.config import CLIENTS, ENGINES, SCHEME, RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -139,7 +139,10 @@ def _found_from_anywhere(config: RunConfig) -> dict[str, Any]:
     """Name what is one's own by whole paths: the run may be resumed from another folder."""
     training = config.training
     stages = tuple(STAGES.settled(text) for text in training.stages)
-    return {"training": training.but(stages=stages, optimizer=OPTIMIZERS.settled(training.optimizer))}
+    return {
+        "engine": ENGINES.settled(config.engine),
+        "training": training.but(stages=stages, optimizer=OPTIMIZERS.settled(training.optimizer)),
+    }
 
 
 def architectures(
