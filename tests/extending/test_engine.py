@@ -118,7 +118,7 @@ def test_in_a_comparison_and_from_python() -> None:
         ({"engine": f"{MINE}:forwards=true"}, "has no parameter 'forwards'; did you mean 'backwards'"),
         ({"engine": "local:workers=3"}, "workers of the engine local is given by the run, not behind its name"),
         ({"engine": "./mine.py:Nothing"}, "'./mine.py:Nothing' is not an engine: it has no close, commit, evaluate"),
-        ({"engine": "./mine.py:Plain"}, "'./mine.py:Plain' is no engine: it is not a dataclass"),
+        ({"engine": "./mine.py:Plain"}, "'./mine.py:Plain' is not an engine"),
         ({"engine": "./mine.py:Sequentiel"}, "did you mean 'Sequential'"),
     ],
 )

@@ -123,9 +123,9 @@ class Observed(local.LocalEngine):
 
     asked: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, *args: Any, **wishes: Any) -> None:
-        super().__init__(*args, **wishes)
-        Observed.asked = {key: str(wishes[key]) for key in ("workers", "device", "faults")}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Observed.asked = {key: str(getattr(self, key)) for key in ("workers", "device", "faults")}
 
 
 def trace(out: Path, method: str = "fedprox", **settings: Any) -> dict[str, Any] | str:

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedgraft import methods
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.base.foreign import one_line
@@ -33,6 +32,7 @@ from fedgraft.engines.flower.records import Holdings
 from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites
 from fedgraft.engines.flower.site import SiteError, describe
 from fedgraft.engines.workshop import Workshop
+from fedgraft.methods import METHODS
 from fedgraft.runs import directory, results
 from fedgraft.runs.run import Run, conduct, plan
 
@@ -148,7 +148,7 @@ class Described:
 def planned(charter: Charter, samples: tuple[int, ...]) -> Run:
     """Plan the run as both halves do, and say what does not fit; ``samples`` are the training samples of each site."""
     config = charter.config
-    return plan(methods.make(config.method, **config.params), Described(charter, samples), config, None, given=True)
+    return plan(METHODS.make(config.method, **config.params), Described(charter, samples), config, None, given=True)
 
 
 # ---- the server half

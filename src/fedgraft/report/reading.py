@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgraft import methods
 from fedgraft.base.errors import UserError
+from fedgraft.methods import METHODS
 from fedgraft.runs.compare import folder_name
 from fedgraft.runs.config import MACHINE, RunConfig, configure, read
 from fedgraft.runs.identity import settings_digest
@@ -37,7 +37,7 @@ class Finished:
     @property
     def shows(self) -> Mapping[str, str]:
         """What the names of its observations mean, as its method says."""
-        known = methods.METHODS.get(self.config.method)
+        known = METHODS.get(self.config.method)
         found: Mapping[str, str] = self.result.get("shows") or (known.shows if known else {})
         return found
 
@@ -53,7 +53,7 @@ class Reading:
 def from_memory(run: Run) -> Finished:
     """Take a run that was made in this process."""
     observed = {name: tensor.numpy() for name, tensor in run.observed.items()}
-    return Finished(methods.label(run.method), run.config, run.result, observed, run.directory)
+    return Finished(METHODS.label(run.method), run.config, run.result, observed, run.directory)
 
 
 def read_all(places: Sequence[Path]) -> Reading:
@@ -164,6 +164,6 @@ def read_run(directory: Path) -> Finished:
 def _label(name: str, params: Mapping[str, Any]) -> str:
     """The label of a registered method. Code of somebody's own is not imported only to read what it left."""
     try:
-        return methods.label(methods.make(name, **params)) if name in methods.METHODS else name
+        return METHODS.label(METHODS.make(name, **params)) if name in METHODS else name
     except UserError:
         return name

@@ -1,6 +1,7 @@
 """Which engine has the clients of a run: the one that its configuration names, made with what it asks for."""
 
 import dataclasses
+import inspect
 from typing import Any
 
 from fedgraft.base.errors import UserError
@@ -17,7 +18,7 @@ ASKED = {
     "faults": ("retries", "failed_client", "deadline"),
     "device": ("device",),
 }
-"""Fields by which an engine asks for settings of the machine."""
+"""Parameters by which an engine asks for settings of the machine."""
 
 
 def insist_on_engine(config: RunConfig) -> None:
@@ -27,15 +28,17 @@ def insist_on_engine(config: RunConfig) -> None:
         raise UserError(
             f"the clients of the engine {name} are sites on other machines: `fedgraft deploy init` describes such a run"
         )
-    wanted = _wanted(config)
-    kind, _ = ENGINES.asked(config.engine, *wanted)
-    there = {*dir(kind), *(field.name for field in dataclasses.fields(kind))}
-    if lacks := sorted(each for each in dir(Engine) if not each.startswith("_") and each not in there):
+    kind, wanted = ENGINES.find(name), _wanted(config)
+    lacks = sorted(each for each in dir(Engine) if not each.startswith("_") and each not in _members(kind))
+    if lacks and isinstance(kind, type):
         raise UserError(f"{name!r} is not an engine: it has no {', '.join(lacks)}")
+    if twice := sorted(ENGINES.read(config.engine)[1].keys() & set(wanted)):
+        raise UserError(f"{twice[0]} of the engine {name} is given by the run, not behind its name")
+    ENGINES.prepared(config.engine, **dict.fromkeys(wanted))
     for field, settings in ASKED.items():
         for setting in settings:
             if field not in wanted and getattr(config, setting) != RunConfig.model_fields[setting].default:
-                raise UserError(f"{setting} means nothing to the engine {name}: it has no field {field!r}")
+                raise UserError(f"{setting} means nothing to the engine {name}: it has no parameter {field!r}")
 
 
 def engine(config: RunConfig, method: Method, spec: Spec, federation: Federation) -> Engine:
@@ -55,9 +58,14 @@ def engine(config: RunConfig, method: Method, spec: Spec, federation: Federation
 
 def _wanted(config: RunConfig) -> list[str]:
     """What the run's engine is made with: what every one gets, and what it asks for."""
-    kind = ENGINES.find(ENGINES.split(config.engine)[0])
-    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else ()
-    return [*GIVEN, *(name for name in ASKED if name in fields)]
+    parameters = inspect.signature(ENGINES.find(ENGINES.split(config.engine)[0])).parameters
+    return [*GIVEN, *(name for name in ASKED if name in parameters)]
+
+
+def _members(kind: type[Any]) -> set[str]:
+    """What objects of a class have, as far as the class says."""
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return {*dir(kind), *(field.name for field in fields)}
 
 
 def _workers(config: RunConfig, spec: Spec) -> int:

@@ -13,10 +13,9 @@ from rich.console import RenderableType
 from rich.text import Text
 from torch import nn
 
-from fedgraft import kernels, methods
+from fedgraft import kernels
 from fedgraft.base import characters, disk, memory
 from fedgraft.base.errors import UserError
-from fedgraft.base.reference import is_reference
 from fedgraft.base.version import __version__
 from fedgraft.core import exchange
 from fedgraft.core.engine import Engine
@@ -27,6 +26,7 @@ from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.workshop import Workshop, single_thread
+from fedgraft.methods import METHODS
 from fedgraft.runs import checkpoint, directory, hosting, identity, population, results
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
@@ -151,13 +151,13 @@ def run(
         settings["model"], model = model, None
     named: dict[str, Any] = {}
     if isinstance(method, str):
-        named["method"], params = methods.split(method)
+        named["method"], params = METHODS.read(method)
         named |= {"params": params} if params else {}
     elif "params" in settings:
         raise UserError(f"params are for a method given by its name; {method.name} is an object and has its own")
     config = configure(config or {}, named, settings, recipe_name=recipe)
     if isinstance(method, str):
-        method = methods.make(config.method, **config.params)
+        method = METHODS.make(config.method, **config.params)
     if federation is not None:
         population.insist_on_agreement(config, federation)
     given = federation is not None
@@ -232,12 +232,14 @@ def insist_on_replies(run: Run) -> Run:
 
 def _found_again(config: RunConfig, place: Path) -> Method:
     """Make the method that the configuration of an interrupted run names."""
-    if config.method not in methods.METHODS and not is_reference(config.method):
+    try:
+        METHODS.insist(config.method)
+    except UserError:
         raise UserError(
             f"the run in {place} had a method of your own, {config.method!r}, that cannot be found again from here; "
             "give it to fedgraft.resume as method="
-        )
-    return methods.make(config.method, **config.params)
+        ) from None
+    return METHODS.make(config.method, **config.params)
 
 
 def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
@@ -285,7 +287,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         spec.task.insist_on(architecture.outputs)
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
     population.insist_on_stages(method, server)
-    known = {"method": methods.named(method), "params": method.parameters(), "model": name}
+    known = {"method": METHODS.named(method), "params": method.parameters(), "model": name}
     told = population.settled(config, federation, given=given).model_copy(update=known)
     notes = [*federation.notes]
     if kept := sorted({name for architecture in architectures for name in architecture.state}):
@@ -372,7 +374,7 @@ def _result(run: Run) -> dict[str, Any]:
         "fedgraft": __version__,
         "digest": run.identity.digest,
         "method": run.method.name,
-        "label": methods.label(run.method),
+        "label": METHODS.label(run.method),
         "params": run.method.parameters(),
         "reconstruction": run.method.reconstruction,
         "headline": run.method.headline,

@@ -56,7 +56,7 @@ class Odd(SCAFFOLD):
 
 @pytest.fixture(autouse=True)
 def odd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, "odd", Odd)
+    monkeypatch.setitem(METHODS._added, "odd", Odd)
 
 
 def begin(tmp_path: Path, fed: Federation, how: str = "", **rules: float) -> Federated:
