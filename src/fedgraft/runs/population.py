@@ -140,7 +140,7 @@ def found_again(config: RunConfig) -> RunConfig:
     """Name files of the user's own by their whole paths, so that the run is repeated from any folder."""
     training = config.training
     inner = {name: _whole(getattr(training, name)) for name in ("optimizer", "schedule", "stages")}
-    outer = {name: _whole(getattr(config, name)) for name in ("dataset", "partition", "task", "metrics")}
+    outer = {name: _whole(getattr(config, name)) for name in ("dataset", "partition", "task", "metrics", "engine")}
     return config.model_copy(update={**outer, "training": training.but(**inner)})
 
 
