@@ -9,12 +9,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 
-from fedgraft.core.client import Client, ClientId, Workbench
+from fedgraft.core.client import Client, ClientId
 from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.spec import Spec
+from fedgraft.core.workbench import Workbench
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import LocalEngine
 from fedgraft.testing import CLASSES as CLASSES

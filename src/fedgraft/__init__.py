@@ -14,30 +14,35 @@ import importlib
 from typing import Any
 
 from fedgraft.base.version import __version__
-from fedgraft.methods import PLACES as METHOD_PLACES
+from fedgraft.data.partition import SCHEMES
+from fedgraft.methods import METHODS
 
 _PLACES = {
     "fedgraft.base.errors": ["UserError"],
     "fedgraft.core.message": ["Field", "Message"],
     "fedgraft.core.method": ["Method", "Server", "hyper"],
     "fedgraft.core.client": ["Client"],
+    "fedgraft.core.engine": ["Engine"],
     "fedgraft.core.metrics": ["Metric"],
     "fedgraft.core.spec": ["Spec"],
     "fedgraft.core.stages": ["Averaging", "Stage"],
     "fedgraft.core.task": ["Task"],
     "fedgraft.core.optimizer": ["Optimizer"],
     "fedgraft.core.settings": ["Training"],
+    "fedgraft.core.schedules": ["Schedule"],
     "fedgraft.core.training": ["Phase"],
     "fedgraft.data.datasets": ["Dataset"],
     "fedgraft.data.federation": ["Federation", "Site", "federate", "own_data"],
-    "fedgraft.data.partition": ["Dirichlet", "Partition", "Pathological"],
+    "fedgraft.data.partition.partition": ["Partition"],
+    "fedgraft.data.partition.scheme": ["Scheme"],
     "fedgraft.deploy.model": ["load_model"],
+    "fedgraft.engines.simulation": ["Simulation"],
     "fedgraft.runs.compare": ["compare"],
     "fedgraft.runs.comparison": ["Comparison"],
     "fedgraft.runs.reading": ["read"],
     "fedgraft.runs.run": ["Run", "resume", "run"],
 }
-_HOME = {name: place for place, names in _PLACES.items() for name in names} | METHOD_PLACES
+_HOME = {name: place for place, names in _PLACES.items() for name in names} | METHODS.classes | SCHEMES.classes
 
 __all__ = ["__version__", *_HOME]
 

@@ -25,7 +25,7 @@ PANELS = {
     "model head kernels": "Model",
     "rounds seed participation evaluate_every global_test checkpoint_every": "Rounds",
     "stages": "Messages and server",
-    "workers retries failed_client deadline device": "Machine",
+    "engine workers retries failed_client deadline device": "Machine",
 }
 
 

@@ -101,7 +101,7 @@ def test_alone_a_client_is_its_own_average() -> None:
     [
         ("mode", "no stage is called 'mode'"),
         ("trimmed", "trimmed needs share: write trimmed:share=VALUE"),
-        ("median:3", "median does not take a bare value"),
+        ("median:3", "median does not take a bare 3: write median"),
         ("trimmed:0.5", "a share from 0 up to, but not, 0.5 is trimmed at each end, not 0.5"),
         ("trimmed:-0.1", "a share from 0"),
         ("trimmed:nan", "a share from 0"),

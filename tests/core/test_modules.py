@@ -14,7 +14,7 @@ import fedgraft
 from fedgraft.base.errors import UserError
 from fedgraft.core.model import Architecture
 from fedgraft.data.federation import Federation, Site, own_data
-from fedgraft.methods import make
+from fedgraft.methods import METHODS
 from fedgraft.methods.fedavg import FedAvg
 
 EXAMPLE = torch.zeros(2, 6)
@@ -192,4 +192,4 @@ def test_rates_that_no_float_can_hold_are_refused_in_a_sentence(setting: str) ->
     with pytest.raises(UserError, match=rf"training.{setting} should be less than or equal to 1000000, not 1e\+308"):
         fedgraft.run("local", blobs(), rounds=1, workers=1, **{setting: 1e308})
     with pytest.raises(UserError, match=r"fedprox: mu is a number, not 1e\+308"):
-        make("fedprox", mu=1e308)
+        METHODS.make("fedprox", mu=1e308)

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.runs.run import _workers, resume
+from fedgraft.runs.hosting import _workers
+from fedgraft.runs.run import resume
 
 runner = CliRunner()
 NETWORK = """
@@ -80,10 +81,10 @@ def test_a_model_in_the_current_folder(model: str, tmp_path: Path, monkeypatch: 
         ("apinet:bild", "has no 'bild'; did you mean 'build'?"),
         ("apinett:build", "there is no module 'apinett'"),
         ("./apinett.py:build", "there is no file"),
-        ("apinet:needy", "cannot be built: TypeError: needy() missing 1 required positional argument"),
+        ("apinet:needy", "apinet:needy needs width: write apinet:needy:width=VALUE"),
         ("apinet:broken", "cannot be built: RuntimeError: no weights"),
         ("apinet:ready", "'apinet:ready' is not a function that builds a module"),
-        ("apinet:word", "'apinet:word' is not a function that builds a module"),
+        ("apinet:word", "'apinet:word' is neither a class nor a function, so it is no model"),
         ("..:x", "neither a module nor a Python file"),
         ("lenet:5", "no model is called 'lenet'; did you mean 'lenet5'?"),
         ("mlp:wide", "wide"),

@@ -18,7 +18,7 @@ from rich.table import Table
 from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS
 from fedgraft.data.datasets import Dataset, load
-from fedgraft.data.partition import parse
+from fedgraft.data.partition import SCHEMES
 from fedgraft.deploy import certificates
 from fedgraft.deploy.application import write_app
 from fedgraft.deploy.charter import Charter, charter
@@ -90,7 +90,7 @@ def _federate(place: Path, agreed: Charter, digits: Dataset, say: Say) -> None:
 
 def _make_sites(folder: Path, names: Sequence[str], digits: Dataset, seed: int) -> dict[str, Path]:
     """Give each site its own samples, and a file that says where they lie."""
-    drawn = parse(PARTITION).split(digits.y_train, digits.y_test, len(names), seed)
+    drawn = SCHEMES.make(PARTITION).split(digits.y_train, digits.y_test, len(names), seed)
     x, y = np.concatenate([digits.x_train, digits.x_test]), np.concatenate([digits.y_train, digits.y_test])
     described = {}
     for name, train, test in zip(names, drawn.train, drawn.test, strict=True):

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from fedgraft.base.errors import UserError
 from fedgraft.data.federation import OWN
-from fedgraft.methods import METHODS, parse, split
+from fedgraft.methods import METHODS
 from fedgraft.runs.comparison import REFERENCES, Comparison
 from fedgraft.runs.config import MACHINE, RunConfig
 from fedgraft.runs.config import flag as typed_as
@@ -67,9 +67,9 @@ def _changed(settings: BaseModel, skipped: frozenset[str] | set[str]) -> Iterato
 
 def _parsable(label: str) -> bool:
     try:
-        if split(label)[0] not in METHODS:  # no code of somebody's own is imported only to write a report
+        if METHODS.split(label)[0] not in METHODS:  # no code of somebody's own is imported only to write a report
             return False
-        parse(label)
+        METHODS.make(label)
     except UserError:
         return False
     return True

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedgraft import methods
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
+from fedgraft.methods import METHODS
 from fedgraft.runs import directory, identity, population, results
 from fedgraft.runs.comparison import REFERENCES, Comparison
 from fedgraft.runs.config import MACHINE, RunConfig, configure, read
@@ -35,8 +35,8 @@ def contestants(chosen: str | Method | Iterable[str | Method]) -> dict[str, Meth
     for method in (*REFERENCES, *chosen):
         if not isinstance(method, str | Method):
             raise UserError(f"a method is a name, such as 'fedapa:mu=0.3', or an object of its class, not {method!r}")
-        made = methods.parse(method) if isinstance(method, str) else method
-        other = members.setdefault(label := methods.label(made), made)
+        made = METHODS.make(method) if isinstance(method, str) else method
+        other = members.setdefault(label := METHODS.label(made), made)
         if type(other) is not type(made):
             raise UserError(f"two methods are called {label!r}; give one of them another name")
     return members
@@ -61,10 +61,10 @@ class Agenda:
         try:
             if written["objects"]:
                 raise UserError(GIVEN.format(place))
-            members = [methods.make(each["name"], **each["params"]) for each in written["methods"]]
+            members = [METHODS.make(each["name"], **each["params"]) for each in written["methods"]]
             seeds = tuple(range(written["seed"], written["seed"] + written["seeds"]))
             config = configure(written["config"], changes, {"seed": seeds[0]})
-            return cls(config, {methods.label(each): each for each in members}, seeds, written["objects"])
+            return cls(config, {METHODS.label(each): each for each in members}, seeds, written["objects"])
         except (LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{place / AGENDA} is not the agenda of a comparison: {error}") from None
 
@@ -76,7 +76,7 @@ class Agenda:
             "seed": self.seeds[0],
             "seeds": len(self.seeds),
             "objects": self.objects,
-            "methods": [{"name": methods.named(each), "params": directory.without_none(each.parameters())}
+            "methods": [{"name": METHODS.named(each), "params": directory.without_none(each.parameters())}
                         for each in self.members.values()],
             "config": directory.without_none(config),
         }  # fmt: skip
@@ -166,7 +166,7 @@ def compare(
         )
     config = configure(config or {}, settings, recipe_name=recipe)
     members = contestants(chosen)
-    found = all(methods.findable(each) for each in members.values())
+    found = all(METHODS.findable(each) for each in members.values())
     objects = federation is not None or model is not None or not found
     drawn = (lambda _: federation) if isinstance(federation, Federation) else federation
     if drawn is not None and not callable(drawn):

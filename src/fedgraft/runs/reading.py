@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgraft import methods
 from fedgraft.base.errors import UserError
+from fedgraft.methods import METHODS
 from fedgraft.runs.comparison import Comparison, Reading, comparisons
 from fedgraft.runs.config import MACHINE, RunConfig, configure
 from fedgraft.runs.config import read as read_settings
@@ -159,6 +159,6 @@ def read_run(directory: Path) -> Finished:
 def _label(name: str, params: Mapping[str, Any]) -> str:
     """The label of a registered method. Code of somebody's own is not imported only to read what it left."""
     try:
-        return methods.label(methods.make(name, **params)) if name in methods.METHODS else name
+        return METHODS.label(METHODS.make(name, **params)) if name in METHODS else name
     except UserError:
         return name
