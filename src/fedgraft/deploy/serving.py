@@ -24,8 +24,9 @@ from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.samples import ClientData
 from fedgraft.core.settings import TASKS
 from fedgraft.core.task import Task
-from fedgraft.data import sites as site_files
 from fedgraft.data.federation import OWN, Site, prepare, site_data
+from fedgraft.data.sources import read_own
+from fedgraft.data.sources.fitted import Fitted
 from fedgraft.deploy.charter import Charter, read
 from fedgraft.engines.flower import client, server
 from fedgraft.engines.flower.client import Branch, ClientApp
@@ -35,6 +36,7 @@ from fedgraft.engines.flower.site import SiteError, describe
 from fedgraft.engines.workshop import Workshop
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, results
+from fedgraft.runs.population import reading
 from fedgraft.runs.run import Run, conduct, newest, plan
 
 log = logging.getLogger("fedgraft.federation")
@@ -62,7 +64,11 @@ def branch(charter: Charter, place: Path) -> Branch:
     if described.name not in charter.sites:
         raise SiteError(f"this federation has no site {described.name!r}; it has {', '.join(charter.sites)}")
     number = charter.sites.index(described.name)
-    data = _data(charter, site_files.read(described.data, TASKS.split(charter.data.task)[0]), number)
+    held = read_own(
+        described.data, reading(charter.run), TASKS.split(charter.data.task)[0], charter.run.seed,
+        charter.data.preparation, described.name,
+    )  # fmt: skip
+    data = _data(charter, held, number)
     samples = tuple(len(data.train) if each == number else 0 for each in range(len(charter.sites)))
     run = planned(charter, samples)
     device = torch.device(described.device)
@@ -119,6 +125,10 @@ class Described:
     @property
     def names(self) -> tuple[str, ...]:
         return self.charter.sites
+
+    @property
+    def fitted(self) -> Fitted | None:
+        return self.charter.data.preparation
 
     @property
     def task(self) -> Task:

@@ -10,8 +10,11 @@ import tomli_w
 
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
+from fedgraft.data.sources.fitted import Fitted, facts
 from fedgraft.runs import identity
 from fedgraft.runs.config import RunConfig
+
+PREPARATION = "preparation.json"
 
 
 def fresh(path: Path) -> Path:
@@ -34,11 +37,16 @@ def sweep(directory: Path) -> None:
 
 def _left_over(path: Path) -> bool:
     """Whether a file says nothing of a run that has begun: that is done by config.toml, the last of the first files."""
-    return path.name in (disk.LOCK, identity.FILE) or _half(path)
+    return path.name in (disk.LOCK, identity.FILE, PREPARATION) or _half(path)
 
 
 def _half(path: Path) -> bool:
     return path.suffix == ".part" and path.is_file()
+
+
+def write_preparation(directory: Path, fitted: Fitted) -> None:
+    """Write how samples were made, so that new rows can be prepared alike."""
+    disk.write(directory / PREPARATION, json.dumps(facts(fitted), indent=1).encode())
 
 
 def write_config(directory: Path, config: RunConfig) -> None:
