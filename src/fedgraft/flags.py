@@ -21,7 +21,8 @@ from fedgraft.runs.config import AT, GONE, At, RunConfig, gone
 from fedgraft.runs.config import flag as typed_as
 
 PANELS = {
-    "dataset data_dir clients partition validation normalise augment resize": "Data",
+    "dataset data_dir clients partition validation normalise augment resize target site_column split test_share window "
+    "ignore categories task": "Data",
     "model head kernels": "Model",
     "rounds seed participation evaluate_every global_test checkpoint_every": "Rounds",
     "stages": "Messages and server",

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from fedgraft.base import toml
 from fedgraft.base.errors import UserError
 from fedgraft.core.settings import TASKS
+from fedgraft.data.sources.fitted import Fitted
 from fedgraft.deploy import code
 from fedgraft.runs.config import DEPLOYED, RunConfig, configure
 
@@ -30,6 +31,7 @@ ELSEWHERE = {
     "deadline": "it is one of the [rules]",
     "retries": "a site that fails is absent, and asked again in the next round",
     "failed_client": "a site that fails is absent",
+    "site_column": "each site has its own file",
     "global_test": "test samples do not leave their site",
     "task": "name it under [data]",
     "checkpoint_every": "a federation is saved after every round",
@@ -48,6 +50,7 @@ class Data(BaseModel):
     task: str = Field(description="what is learned, and with how many outputs: classification:10")
     mean: tuple[float, ...] | None = Field(None, description="of each channel, for normalise = standard")
     std: tuple[float, ...] | None = Field(None, description="of each channel, for normalise = standard")
+    preparation: Fitted | None = Field(None, description="how rows, folders or characters become samples")
 
     @field_validator("task")
     @classmethod

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgraft.base.errors import UserError
-from fedgraft.data import sites
+from fedgraft.data.sources import read_own
+from fedgraft.data.sources.source import Reading
 from fedgraft.deploy.application import host_and_port
 from fedgraft.deploy.charter import read
 from fedgraft.deploy.serving import FILE, branch
@@ -53,7 +54,7 @@ class Check:
         described = describe(self.site)
         beside = self.site.parent / FILE
         if self.federation is None and not beside.exists():
-            held = sites.read(described.data)
+            held = read_own(described.data, Reading())
             counts = f"{len(held.y_train)} samples to train on and {len(held.y_test)} to test on"
             return f"data: {counts}; whether they fit is not known, {FILE} is not beside {self.site.name}"
         own = branch(read(self.federation or beside), self.site)

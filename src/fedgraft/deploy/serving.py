@@ -23,8 +23,9 @@ from fedgraft.core.rounds import Round
 from fedgraft.core.samples import ClientData
 from fedgraft.core.settings import TASKS
 from fedgraft.core.task import Task
-from fedgraft.data import sites as site_files
 from fedgraft.data.federation import OWN, Site, prepare, site_data
+from fedgraft.data.sources import read_own
+from fedgraft.data.sources.fitted import Fitted
 from fedgraft.deploy import code
 from fedgraft.deploy.charter import Charter, read
 from fedgraft.engines.flower import client, server
@@ -35,6 +36,7 @@ from fedgraft.engines.flower.site import Description, SiteError, describe
 from fedgraft.engines.workshop import Workshop
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, results
+from fedgraft.runs.population import reading
 from fedgraft.runs.run import Run, conduct, plan
 
 log = logging.getLogger("fedgraft.federation")
@@ -64,7 +66,10 @@ def branch(charter: Charter, place: Path) -> Branch:
     _insist_on_code(charter, described)
     number = charter.sites.index(described.name)
     learned = TASKS.split(charter.located(charter.data.task))[0]
-    data = _data(charter, site_files.read(described.data, learned), number)
+    held = read_own(
+        described.data, reading(charter.run), learned, charter.run.seed, charter.data.preparation, described.name
+    )
+    data = _data(charter, held, number)
     samples = tuple(len(data.train) if each == number else 0 for each in range(len(charter.sites)))
     run = planned(charter, samples)
     device = torch.device(described.device)
@@ -138,6 +143,10 @@ class Described:
     @property
     def names(self) -> tuple[str, ...]:
         return self.charter.sites
+
+    @property
+    def fitted(self) -> Fitted | None:
+        return self.charter.data.preparation
 
     @property
     def task(self) -> Task:
@@ -290,7 +299,10 @@ class Lines:
         for refusal in this.refused:
             name = self.sites.names[refusal.client] if refusal.client < len(self.sites.names) else "?"
             say(f"refused: site {name}: {refusal.reason}")
-        figures = "".join(f", {point} {100 * summary.pooled:.1f}%" for point, summary in this.test.items())
+        metric = run.metrics[0]
+        figures = f", {metric.title}" if this.test else ""
+        for point, summary in this.test.items():
+            figures += f" {point} {metric.shown(summary.mean)}{metric.unit}"
         say(f"round {this.number + 1}/{run.config.rounds}: loss {this.loss:.3f}{figures}, {this.seconds:.1f} s")
 
     def end(self, run: Run) -> None:

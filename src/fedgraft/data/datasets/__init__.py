@@ -42,6 +42,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 DATASETS: Registry[Any] = Registry("dataset", f"{__name__}.entries", group="fedgraft.datasets")
+TABLES = (".csv", ".tsv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,10 @@ def is_own(dataset: object) -> bool:
 
 
 def lies_at_sites(dataset: str | Path) -> bool:
-    """Whether this is a folder with a file for each site, and no dataset's name."""
+    """Whether this holds the data of several sites, a folder or a table, and is no dataset's name."""
     try:
-        return str(dataset) not in DATASETS and Path(dataset).is_dir()
+        path = Path(dataset)
+        return str(dataset) not in DATASETS and (path.is_dir() or path.suffix.lower() in TABLES)
     except (OSError, ValueError):  # no folder can have such a name
         return False
 
