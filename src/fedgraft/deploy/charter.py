@@ -17,13 +17,14 @@ from fedgraft.base import toml
 from fedgraft.base.errors import UserError
 from fedgraft.core.settings import TASKS
 from fedgraft.deploy import code
-from fedgraft.runs.config import RunConfig, configure
+from fedgraft.runs.config import DEPLOYED, RunConfig, configure
 
 ELSEWHERE = {
     "dataset": "name the data under [data]",
     "data_dir": "each site names its own data",
     "clients": "the clients are the sites",
     "partition": "the data lie at the sites already",
+    "engine": "a federation runs on Flower",
     "workers": "each site trains its own client",
     "device": "each site names its own device",
     "deadline": "it is one of the [rules]",
@@ -138,7 +139,7 @@ class Charter(BaseModel):
         """The run's configuration, as its directory will hold it."""
         known = {
             "dataset": self.data.name, "partition": "own", "clients": len(self.sites),
-            "checkpoint_every": 1, "failed_client": "absent", "deadline": self.rules.deadline,
+            "engine": DEPLOYED, "checkpoint_every": 1, "failed_client": "absent", "deadline": self.rules.deadline,
         }  # fmt: skip
         return self.run.model_copy(update=known)
 

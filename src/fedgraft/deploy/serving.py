@@ -6,9 +6,8 @@ one machine: the loop, the checkpoints, the results.
 
 import json
 import logging
-import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.base.foreign import one_line
 from fedgraft.core.method import Method, Server
-from fedgraft.core.rounds import Participation, Round, rounds
+from fedgraft.core.rounds import Round
 from fedgraft.core.samples import ClientData
 from fedgraft.core.settings import TASKS
 from fedgraft.core.task import Task
@@ -31,12 +30,12 @@ from fedgraft.deploy.charter import Charter, read
 from fedgraft.engines.flower import client, server
 from fedgraft.engines.flower.client import Branch, ClientApp
 from fedgraft.engines.flower.records import Holdings
-from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites, StoppedError, beginnings
+from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites
 from fedgraft.engines.flower.site import Description, SiteError, describe
 from fedgraft.engines.workshop import Workshop
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, results
-from fedgraft.runs.run import Run, conduct, newest, plan
+from fedgraft.runs.run import Run, conduct, plan
 
 log = logging.getLogger("fedgraft.federation")
 FILE = "charter.toml"
@@ -213,20 +212,16 @@ def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
         run.directory = place
         if not begun:
             _begin(run, place, identity, charter, held)
-        start = newest(run, place, beginnings(run.spec.clients))
-        if begun:
+        else:
             run.notes += run.identity.insist(place, tuple(charter.sites))
-            run.notes.append(f"the run goes on after round {start.round if start else 0}")
         if charter.code:
             run.notes.append(f"this federation runs code that is not fedgraft's: {code.told(charter.code)}")
-        for sentence in (*run.notes, *run.method.caveats(), leaving(run.method, run.method.setup(run.spec))):
-            say(sentence)
-        host = partial(_hosted, sites, identity)
-        return conduct(run, [Lines(sites)], start, host, partial(quorate, rules=rules))
+        return conduct(run, [Lines(sites, begun)], partial(_hosted, sites, identity), begun=begun)
 
 
-def _hosted(sites: Sites, identity: str, run: Run, server: Server) -> FlowerEngine:
-    return FlowerEngine(sites, run.method, server, identity, say, validation=run.config.validation > 0)
+def _hosted(sites: Sites, identity: str, run: Run) -> FlowerEngine:
+    assert run.server is not None
+    return FlowerEngine(sites, run.method, run.server, identity, say, validation=run.config.validation > 0)
 
 
 def _begin(run: Run, place: Path, identity: str, charter: Charter, held: Sequence[Holdings]) -> None:
@@ -276,44 +271,19 @@ def leaving(method: Method, server: Server) -> str:
     )
 
 
-def quorate(
-    method: Method,
-    state: Server,
-    engine: FlowerEngine,
-    participation: Participation,
-    *,
-    evaluate_every: int,
-    rules: Rules,
-) -> Iterator[Round]:
-    """Run the rounds, and repeat one that too few sites answered: as if it had not been."""
-    patient_until: float | None = None
-    while state.round < state.spec.rounds:
-        number, before, states = state.round, {name: t.clone() for name, t in state.items()}, dict(engine.states)
-        this = next(rounds(method, state, engine, participation, evaluate_every=evaluate_every))
-        needed = min(rules.quorum, len(this.participants))
-        if engine.accepted(number) >= needed:
-            patient_until = None
-            yield this
-            continue
-        reasons = "; ".join(refusal.reason for refusal in this.refused)
-        sentence = f"round {number + 1} had {engine.accepted(number)} of the {needed} answers that it needs: {reasons}"
-        state.restore(before, number)
-        engine.states = states
-        patient_until = patient_until or time.monotonic() + rules.patience
-        if time.monotonic() > patient_until:
-            raise StoppedError(f"{sentence}; started again, the run goes on after round {number}")
-        say(f"{sentence}; it is tried again")
-        engine.sites.gather(rules.quorum, f"round {number + 1}", patient_until)
-        time.sleep(min(rules.again, max(0.0, patient_until - time.monotonic())))
-
-
 @dataclass(frozen=True)
 class Lines:
     """Tells the operator how the run goes, a line a round."""
 
     sites: Sites
+    begun: bool = False
+    """Whether the run goes on after earlier rounds."""
 
     def begin(self, run: Run) -> None:
+        after = [f"the run goes on after round {len(run.records)}"] if self.begun else []
+        crosses = leaving(run.method, run.method.setup(run.spec))
+        for sentence in (*run.notes, *after, *run.method.caveats(), crosses):
+            say(sentence)
         say(f"{run.method.name}, {run.config.rounds} rounds, {run.spec.clients} sites, in {run.directory}")
 
     def round(self, run: Run, this: Round) -> None:
