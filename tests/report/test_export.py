@@ -45,7 +45,7 @@ def test_markdown_has_as_many_cells_in_every_row() -> None:
     lines = table(compared(TWO_SEEDS), "md").splitlines()
     rows = lines[: lines.index("")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {8}
-    assert "| ditto | **51.75±0.71** |" in rows[3]
+    assert "| ditto | **51.8±0.7** |" in rows[3]
     assert r"\<b\>" in rows[4]
     assert "less is better" in lines[-2]
 
