@@ -33,6 +33,8 @@ _PLACES = {
     "fedgraft.core.training": ["Phase"],
     "fedgraft.data.datasets": ["Dataset"],
     "fedgraft.data.federation": ["Federation", "Site", "federate", "own_data"],
+    "fedgraft.data.sources.source": ["Source"],
+    "fedgraft.data.sources.torchsets": ["torch_site"],
     "fedgraft.data.partition.partition": ["Partition"],
     "fedgraft.data.partition.scheme": ["Scheme"],
     "fedgraft.deploy.model": ["load_model"],

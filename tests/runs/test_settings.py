@@ -29,6 +29,13 @@ ANOTHER: dict[str, Any] = {
     "model": "mlp:3",
     "head": "1",
     "task": "next-token",
+    "target": "dose",
+    "site_column": "blood",
+    "split": "random",
+    "test_share": 0.5,
+    "window": 4,
+    "ignore": ["age"],
+    "categories": ["grade"],
     "metrics": ["macro_f1"],
     "rounds": 1,
     "seed": 1,
@@ -57,11 +64,14 @@ ANOTHER: dict[str, Any] = {
     "buffers": "local",
     "stages": ["float16"],
 }
-OF_THE_DATA = {"dataset", "data_dir", "clients", "partition", "validation", "normalise", "augment", "resize", "task"}
+OF_TABLES = {"target", "site_column", "split", "test_share", "window", "ignore", "categories"}
+OF_THE_DATA = {
+    "dataset", "data_dir", "clients", "partition", "validation", "normalise", "augment", "resize", "task", *OF_TABLES
+}  # fmt: skip
 REFUSED = {
-    "name": {"device"},
-    "file": {"device", "data_dir"},
-    "folder": {"device", "data_dir", "clients", "partition"},
+    "name": {"device"} | OF_TABLES,
+    "file": {"device", "data_dir"} | OF_TABLES,
+    "folder": {"device", "data_dir", "clients", "partition"} | OF_TABLES,
     "object": {"device"} | OF_THE_DATA,
 }
 """What cannot act, for each way of giving data; there is no ninth graphics card."""
@@ -166,6 +176,25 @@ def test_each_setting_acts_or_is_refused(ways: dict[str, dict[str, Any]], tmp_pa
         else:
             assert other != usual, f"{name} = {ANOTHER[name]!r} changes nothing beside data given as {way}"
     assert refused == REFUSED[way]
+
+
+def test_settings_of_tables_act_on_tables(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    for site in "ab":
+        rows = [f"{age},{age % 3},{2.5 + age},{'xyz'[age % 3]},{age % 2}" for age in range(40)]
+        (tmp_path / "tables" / f"{site}.csv").write_text("\n".join(["age,grade,dose,blood,label", *rows]))
+    usual = {"dataset": str(tmp_path / "tables"), "model": "linear"}
+    first = trace(tmp_path / "usual", **usual)
+    assert isinstance(first, dict), first
+    for name in sorted(OF_TABLES - {"site_column"}):
+        other = trace(tmp_path / name, **usual, **{name: ANOTHER[name]})
+        assert isinstance(other, dict), other
+        assert other != first, f"{name} changes nothing"
+    refused = {"site_column", "data_dir", "clients", "partition", "normalise", "augment", "resize"}
+    for name in refused:
+        sentence = trace(tmp_path / name, **usual, **{name: ANOTHER[name] if name != "clients" else 5})
+        assert isinstance(sentence, str), f"{name} is of no effect, and not refused"
+        assert name in sentence
 
 
 def test_what_is_refused_beside_an_object(ways: dict[str, dict[str, Any]]) -> None:

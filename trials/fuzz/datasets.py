@@ -12,7 +12,7 @@ import numpy as np
 
 from fedgraft.data.datasets import load
 from fedgraft.data.datasets.formats import idx, sentences
-from fedgraft.data.federation import own_data, read_sites
+from fedgraft.data.federation import federate
 from fedgraft.data.partition import SCHEMES, Partition
 from trials.fuzz import Attempt, damage
 
@@ -40,7 +40,7 @@ def prepare() -> Attempt:
             assert x.dtype in (np.uint8, np.float32), f"samples of {x.dtype}"
             assert np.isfinite(x).all(), "samples are not finite"
             assert 0 <= y.min() <= y.max() < data.classes, "labels are out of range"
-        own_data(read_sites(room))
+        federate(room)
 
     def saved(rng: Random, room: Path) -> None:
         path = room / "partition.json"

@@ -36,7 +36,9 @@ class RunConfig(Settings):
     method: str = Field("fedavg", description="name of the method")
     params: dict[str, Any] = Field(default_factory=dict, description="hyper-parameters of the method")
     dataset: str = Field(
-        "digits", min_length=1, description="name of a dataset, an .npz file, or a folder with one .npz per site"
+        "digits",
+        min_length=1,
+        description="name of a dataset, an .npz file, or a folder or table of sites (docs/data.md)",
     )
     data_dir: str | None = Field(None, description="folder with <name>.npz files")
     clients: int = Field(CLIENTS, ge=1, description="number of clients")
@@ -49,6 +51,17 @@ class RunConfig(Settings):
     )
     augment: bool = Field(False, description="random crops and mirror images in training")
     resize: int | None = Field(None, ge=4, le=1024, description="scale images to this many pixels a side")
+    target: str | None = Field(None, min_length=1, description="column of the sites' tables that is learned (label)")
+    site_column: str | None = Field(None, min_length=1, description="column that names the site, in one table for all")
+    split: str | None = Field(
+        None,
+        description="how a site's rows are split: stratified, random, group:COLUMN, time:COLUMN (default: by a column "
+        "set, if there is one, else stratified)",
+    )
+    test_share: float = Field(0.25, gt=0, lt=1, description="share of a site's rows to test on, where we split them")
+    window: int | None = Field(None, ge=2, le=100_000, description="consecutive rows or characters in a sample")
+    ignore: tuple[str, ...] = Field((), description="columns that are not learned from")
+    categories: tuple[str, ...] = Field((), description="columns of numbers that are names of things")
     task: str | None = Field(
         None,
         description="what is learned: classification, regression, multi-label, next-token (default: see targets)",
@@ -113,6 +126,20 @@ class RunConfig(Settings):
         single = [part for text in texts for part in re.split(r",(?![^,:]*=)", text)]
         return tuple(known(METRICS, text) for text in single)
 
+    @field_validator("split")
+    @classmethod
+    def _known_split(cls, value: str | None) -> str | None:
+        return None if value is None else split_text(value)
+
+    @field_validator("ignore", "categories", mode="before")
+    @classmethod
+    def _column_names(cls, value: Any) -> Any:
+        """A comma is between two columns: --ignore id,name."""
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("are names of columns")
+        return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
     @field_validator("checkpoint_every")
     @classmethod
     def _not_negative(cls, value: int | str) -> int | str:
@@ -128,6 +155,8 @@ class RunConfig(Settings):
         return value
 
 
+READING = ("target", "site_column", "split", "test_share", "window", "ignore", "categories")
+"""Settings that say how data at sites are read."""
 MACHINE = frozenset(
     {"engine", "workers", "device", "data_dir", "checkpoint_every", "retries", "failed_client", "deadline"}
 )
@@ -153,6 +182,19 @@ def gone(name: str, value: Any) -> str:
 def flag(name: str) -> str:
     """How a setting is typed on the command line."""
     return "--stage" if name == "stages" else "--" + name.replace("_", "-")
+
+
+SPLITS = ("stratified", "random", "group", "time")
+
+
+def split_text(text: str) -> str:
+    """Read ``stratified``, ``random``, ``group:COLUMN`` or ``time:COLUMN``."""
+    name, colon, column = text.partition(":")
+    if name not in SPLITS:
+        raise ValueError(f"is stratified, random, group:COLUMN or time:COLUMN, not {text!r}")
+    if (name in ("group", "time")) != bool(column) or (colon and not column):
+        raise ValueError(f"is written {name}{':COLUMN' if name in ('group', 'time') else ''}, not {text!r}")
+    return text
 
 
 def participation_range(text: str) -> tuple[float, float]:

@@ -24,7 +24,9 @@ from fedgraft.data.datasets.formats import Array
 from fedgraft.data.digest import Fingerprint
 from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.data.partition import SCHEMES
-from fedgraft.runs.config import CLIENTS, SCHEME, RunConfig
+from fedgraft.data.sources.fitted import Fitted
+from fedgraft.data.sources.source import Reading
+from fedgraft.runs.config import CLIENTS, READING, SCHEME, RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -46,6 +48,11 @@ class Population(Protocol):
 
     @property
     def task(self) -> Task: ...
+
+    @property
+    def fitted(self) -> Fitted | None:
+        """How rows, folders or characters became samples, if they did."""
+        ...
 
     @property
     def samples(self) -> tuple[int, ...]: ...
@@ -79,12 +86,17 @@ def federation(config: RunConfig) -> Federation:
         None if "partition" in left_out else config.partition,
         config.seed,
         validation=config.validation, normalise=config.normalise, augment=config.augment, resize=config.resize,
-        data_dir=config.data_dir, task=config.task,
+        data_dir=config.data_dir, task=config.task, **{name: getattr(config, name) for name in READING},
     )  # fmt: skip
     ignored = sorted(name for name in left_out if getattr(config, name) not in (CLIENTS, SCHEME, facts(made)[name]))
     if not ignored:
         return made
     return replace(made, notes=(*made.notes, f"the recipe's {' and '.join(ignored)} gave way to what the data are"))
+
+
+def reading(config: RunConfig) -> Reading:
+    """Return the settings that say how data at sites are read."""
+    return Reading(**{name: getattr(config, name) for name in READING})
 
 
 def facts(fed: Federation) -> dict[str, Any]:
@@ -98,6 +110,7 @@ def facts(fed: Federation) -> dict[str, Any]:
         "augment": fed.augment,
         "resize": fed.resize,
         "task": TASKS.named(fed.task),
+        **{name: getattr(fed.reading, name) for name in READING},
     }
 
 

@@ -214,6 +214,8 @@ def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
     with disk.locked(run.directory):
         directory.sweep(run.directory)
         run.identity.write(run.directory)
+        if run.federation.fitted is not None:
+            directory.write_preparation(run.directory, run.federation.fitted)
         directory.write_config(run.directory, run.config)
         return conduct(run, list(watchers), _here)
 
