@@ -59,11 +59,13 @@ def _option(name: str, info: FieldInfo) -> inspect.Parameter:
     )
 
 
+EVERY = {**RunConfig.model_fields, **Training.model_fields}
+
+
 def with_settings(command: Callable[..., None], *, without: Collection[str] = ()) -> Callable[..., None]:
     """Give a command one flag for each setting of a run; the command gets those that were typed as ``settings``."""
     skipped = {"method", "params", "training", *without}
-    flags = [_option(n, info) for n, info in RunConfig.model_fields.items() if n not in skipped]
-    flags += [_option(n, info) for n, info in Training.model_fields.items()]
+    flags = [_option(name, info) for name, info in EVERY.items() if name not in skipped]
     own = inspect.signature(command).parameters
 
     def typed(**values: Any) -> None:

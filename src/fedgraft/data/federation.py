@@ -15,7 +15,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.core import streams
 from fedgraft.core.samples import ClientData, Preparation, Samples
 from fedgraft.core.task import Task
-from fedgraft.data.datasets import Dataset, is_own, lies_at_sites, load
+from fedgraft.data.datasets import DATASETS, Dataset, brings_sites, is_own, lies_at_sites, load, sites_of
 from fedgraft.data.datasets.dataset import Constants, pixel_constants, task_of
 from fedgraft.data.datasets.formats import Array, Arrays
 from fedgraft.data.digest import Fingerprint, fingerprint
@@ -25,8 +25,9 @@ from fedgraft.data.partition.partition import Partition
 from fedgraft.data.partition.scheme import Scheme
 from fedgraft.data.site import Site as Site
 from fedgraft.data.sources import find
+from fedgraft.data.sources.arrays import ArrayFolder
 from fedgraft.data.sources.fitted import Fitted
-from fedgraft.data.sources.source import Reading
+from fedgraft.data.sources.source import Reading, Source
 
 Normalisation = Literal["half", "standard"]
 LONGEST_NAME = 100
@@ -153,13 +154,17 @@ def federate(
             f"data_dir is where datasets are found by their names; {_called(dataset)} is not one: leave data_dir out"
         )
     if isinstance(dataset, str | Path) and lies_at_sites(dataset):
-        found = find(Path(dataset).expanduser(), reading).read(reading, task, seed)
+        if task is None and brings_sites(str(dataset)):
+            entry = DATASETS[str(dataset).lower()]
+            task = f"{entry.task}:{entry.outputs}"
+        found = source_of(dataset, reading, data_dir).read(reading, task, seed)
         _insist_on_sites(dataset, len(found.sites), clients, partition)
         made = own_data(
             found.sites, name=Path(dataset).stem, seed=seed, task=found.task or task,
             validation=validation, normalise=normalise, augment=augment, resize=resize,
         )  # fmt: skip
-        return replace(made, reading=reading, fitted=found.fitted, notes=(*found.notes, *made.notes))
+        notes = (*_cautions(str(dataset)), *found.notes, *made.notes)
+        return replace(made, reading=reading, fitted=found.fitted, notes=notes)
     reading.insist(frozenset(), f"{_called(dataset)}, which is no folder or table of sites")
     source = dataset if isinstance(dataset, Dataset) else _loaded(dataset, data_dir, task)
     drawn = _drawn(source, clients, partition, seed)
@@ -180,6 +185,18 @@ def federate(
         validation=validation, normalise=normalise, augment=augment, resize=resize,
         notes=(UNUSED.format(source.name),) if own and source.x_val is not None else (),
     )  # fmt: skip
+
+
+def source_of(dataset: str | Path, reading: Reading, data_dir: str | Path | None = None) -> Source:
+    """Return the source that reads what lies at a path, or the sites of a dataset that brings them."""
+    if not brings_sites(str(dataset)):
+        return find(Path(dataset).expanduser(), reading)
+    reading.insist(ArrayFolder.takes, f"{dataset}, which is prepared already")
+    return ArrayFolder(sites_of(str(dataset), None if data_dir is None else Path(data_dir)))
+
+
+def _cautions(name: str) -> tuple[str, ...]:
+    return (f"{name}: {DATASETS[name.lower()].caution}",) if brings_sites(name) else ()
 
 
 def own_data(

@@ -134,10 +134,11 @@ class RunConfig(Settings):
     @field_validator("ignore", "categories", mode="before")
     @classmethod
     def _column_names(cls, value: Any) -> Any:
-        """A comma is between two columns, as in --ignore id,name; a list may have names with commas in them."""
-        if not isinstance(value, str | list | tuple) or not all(isinstance(each, str) for each in value):
+        """A comma is between two columns: --ignore id,name."""
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise ValueError("are names of columns")
-        return tuple(part for part in value.split(",") if part) if isinstance(value, str) else tuple(value)
+        return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
 
     @field_validator("checkpoint_every")
     @classmethod
@@ -154,6 +155,8 @@ class RunConfig(Settings):
         return value
 
 
+READING = ("target", "site_column", "split", "test_share", "window", "ignore", "categories")
+"""Settings that say how data at sites are read."""
 MACHINE = frozenset(
     {"engine", "workers", "device", "data_dir", "checkpoint_every", "retries", "failed_client", "deadline"}
 )

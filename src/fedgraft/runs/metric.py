@@ -88,6 +88,8 @@ class MetricInfo(BaseModel):
         if value is None or math.isnan(value):
             return NONE
         digits = 1 if self.percent else _digits(value)
+        if deviation is not None and not self.percent and digits > 0:
+            digits -= 1  # beside its deviation a figure needs no more, and a table has to fit a terminal
         spread = "" if deviation is None else f"±{_written(self.scale * deviation, digits)}"
         return _written(self.scale * value, digits) + spread
 

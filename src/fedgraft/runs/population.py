@@ -3,7 +3,7 @@
 import copy
 import re
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,11 +26,9 @@ from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.data.partition import SCHEMES
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.source import Reading
-from fedgraft.runs.config import CLIENTS, SCHEME, RunConfig
+from fedgraft.runs.config import CLIENTS, READING, SCHEME, RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
-READING = tuple(field.name for field in fields(Reading))
-"""The settings that say how data at sites are read."""
 
 
 class Population(Protocol):
