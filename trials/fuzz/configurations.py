@@ -52,6 +52,9 @@ def prepare() -> Attempt:
     """Nothing is slow here."""
     kinds = [_file, _values, _values, _params, _method_text, _partition_text, _model_text]
     recipe_names = list(recipes())
+    for registry in (METHODS, SCHEMES, models.MODELS):
+        for name in registry.shipped:  # whatever may be asked for is imported before anybody watches
+            assert registry[name]
     methods.describe(METHODS["fedapa"])
 
     def attempt(rng: Random, room: Path) -> None:
