@@ -4,7 +4,7 @@
 
     fed = fg.federate("digits", clients=10, partition=fg.Dirichlet(0.1), seed=0)
     run = fg.run(fg.FedAPA(eta=0.01, mu=0.5), fed, rounds=20)
-    print(run.accuracy)
+    print(run.value)
 
 Names are loaded when they are first used, so that importing the package (and asking the command line for help) does
 not wait for torch.
@@ -22,6 +22,7 @@ _PLACES = {
     "fedgraft.core.message": ["Field", "Message"],
     "fedgraft.core.method": ["Method", "Server", "hyper"],
     "fedgraft.core.client": ["Client"],
+    "fedgraft.core.engine": ["Engine"],
     "fedgraft.core.metrics": ["Metric"],
     "fedgraft.core.spec": ["Spec"],
     "fedgraft.core.stages": ["Averaging", "Stage"],
@@ -37,7 +38,10 @@ _PLACES = {
     "fedgraft.data.partition.partition": ["Partition"],
     "fedgraft.data.partition.scheme": ["Scheme"],
     "fedgraft.deploy.model": ["load_model"],
-    "fedgraft.runs.compare": ["Comparison", "compare"],
+    "fedgraft.engines.simulation": ["Simulation"],
+    "fedgraft.runs.compare": ["compare"],
+    "fedgraft.runs.comparison": ["Comparison"],
+    "fedgraft.runs.reading": ["read"],
     "fedgraft.runs.run": ["Run", "resume", "run"],
 }
 _HOME = {name: place for place, names in _PLACES.items() for name in names} | METHODS.classes | SCHEMES.classes

@@ -8,8 +8,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
+import click
 import typer
 
 from fedgraft.base import characters
@@ -21,6 +22,7 @@ from fedgraft.flags import (
     ConfigFile,
     Json,
     MethodCommand,
+    Metric,
     Point,
     Recipe,
     Report,
@@ -215,24 +217,44 @@ def report(
         Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.", callback=nameable)
     ] = None,
     point: Point = AT[0],
+    metric: Metric = None,
 ) -> None:
     """Show finished runs as one HTML file: who gains, who learned from whom, and how to repeat it."""
-    from fedgraft.report.reading import read_all
+    from fedgraft.runs.reading import read_all
 
     reading = read_all(directories)
     if text:
         from fedgraft.report.text import show
 
-        show(reading, _console(stderr=False), point)
+        show(reading, _console(stderr=False), point, metric)
     if out is not None or not text:
         from fedgraft.report.page import write
 
         own = directories[0] / "report.html" if len(directories) == 1 else free(Path("report.html"))
-        typer.echo(f"report: {write(reading, out or own, point)}")
+        typer.echo(f"report: {write(reading, out or own, point, metric)}")
     if plots is not None:
         from fedgraft.report import figures
 
-        typer.echo(f"figures: {len(figures.write(reading, plots, point))} files in {plots}")
+        typer.echo(f"figures: {len(figures.write(reading, plots, point, metric))} files in {plots}")
+
+
+@app.command()
+def table(
+    directories: Annotated[
+        list[Path], typer.Argument(help="Directory of a comparison or of a run, or several.", callback=nameable)
+    ],
+    form: Annotated[
+        str, typer.Option("--format", click_type=click.Choice(("text", "md", "csv", "latex", "json")), help="As what.")
+    ] = "text",
+    point: Point = AT[0],
+    metric: Metric = None,
+) -> None:
+    """Print the table of finished runs, for a paper or a program."""
+    from fedgraft.report.export import Format
+    from fedgraft.report.export import table as made
+    from fedgraft.runs.reading import read
+
+    typer.echo(made(read(*directories), cast("Format", form), point, metric))
 
 
 @app.command()

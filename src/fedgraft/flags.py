@@ -26,7 +26,7 @@ PANELS = {
     "model head kernels": "Model",
     "rounds seed participation evaluate_every global_test checkpoint_every": "Rounds",
     "stages": "Messages and server",
-    "workers retries failed_client deadline device": "Machine",
+    "engine workers retries failed_client deadline device": "Machine",
 }
 
 
@@ -105,6 +105,9 @@ Point = Annotated[
     typer.Option(
         "--point", click_type=click.Choice(AT), help="Where methods are compared; own: each where its paper measures."
     ),
+]
+Metric = Annotated[
+    str | None, typer.Option("--metric", help="By what methods are compared, such as auc (default: what led the run).")
 ]
 Report = Annotated[bool, typer.Option("--report", help="Also write report.html into the directory.")]
 Track = Annotated[

@@ -19,9 +19,9 @@ from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.report.page import write
-from fedgraft.report.reading import read_all
 from fedgraft.runs import compare as comparisons
 from fedgraft.runs.config import read
+from fedgraft.runs.reading import read_all
 from fedgraft.runs.run import Run
 
 SETTINGS: dict[str, Any] = {"rounds": 3, "lr": 0.1, "batch_size": 8, "workers": 1, "checkpoint_every": 1}

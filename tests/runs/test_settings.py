@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from torch import nn
 import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.core.settings import Training
-from fedgraft.runs import run as runs
+from fedgraft.engines import local
 from fedgraft.runs.config import RunConfig, configure
 
 ANOTHER: dict[str, Any] = {
@@ -43,6 +43,7 @@ ANOTHER: dict[str, Any] = {
     "evaluate_every": 2,
     "global_test": True,
     "checkpoint_every": 1,
+    "engine": "./sequential.py:Sequential",
     "workers": 2,
     "retries": 0,
     "failed_client": "absent",
@@ -77,6 +78,19 @@ REFUSED = {
 SETTINGS = [name for name in {**RunConfig.model_fields, **Training.model_fields} if name != "training"]
 
 
+SEQUENTIAL = """
+from dataclasses import dataclass, field
+from fedgraft.engines.simulation import Simulation
+
+@dataclass(eq=False)
+class Sequential(Simulation):
+    workers: int = field(default=1, kw_only=True)
+    def perform(self, jobs):
+        return {job.client: self.workshop.perform(job) for job in jobs}
+"""
+"""An engine that does not say what it was asked for."""
+
+
 def images(seed: int, count: int, side: int = 8) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     x = rng.integers(0, 200, (count + 12, side, side), np.uint8)
@@ -93,6 +107,7 @@ def ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str,
         # stands in for the real one, which is large: 60 samples under a name that fedgraft knows
         np.savez(Path(folder) / "mnist.npz", **images(seed, 60))
     monkeypatch.setenv("FEDGRAFT_DATA", ".")
+    Path("sequential.py").write_text(SEQUENTIAL)
     np.savez("mine.npz", **images(1, 60))
     np.savez("theirs.npz", **images(2, 60))
     Path("sites").mkdir()
@@ -113,18 +128,19 @@ def network() -> nn.Module:
     return nn.Sequential(pool, nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 6), nn.Linear(6, 10))
 
 
-class Observed(runs.LocalEngine):
+class Observed(local.LocalEngine):
     """The real engine, which also writes down what it was asked for."""
 
-    asked: dict[str, Any]
+    asked: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, *args: Any, **wishes: Any) -> None:
-        super().__init__(*args, **wishes)
-        Observed.asked = {key: str(wishes[key]) for key in ("workers", "device", "faults")}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Observed.asked = {key: str(getattr(self, key)) for key in ("workers", "device", "faults")}
 
 
 def trace(out: Path, method: str = "fedprox", **settings: Any) -> dict[str, Any] | str:
     """All that a run does, or the sentence with which it was refused before anything was written."""
+    Observed.asked = {}
     given = {"model": network, "rounds": 2, "workers": 1, "epochs": 1, "batch_size": 8, **settings}
     try:
         done = fg.run(method, out=out, **given)
@@ -142,7 +158,7 @@ def trace(out: Path, method: str = "fedprox", **settings: Any) -> dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "LocalEngine", Observed)
+    monkeypatch.setattr(local, "LocalEngine", Observed)
 
 
 def test_all_settings_are_here() -> None:

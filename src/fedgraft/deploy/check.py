@@ -32,13 +32,23 @@ class Check:
     def run(self, say: Say) -> None:
         """Say what is in order, and raise what is not, all of it."""
         problems = []
-        for part in (self._data, self._clock, self._key):
+        for part in (self._code, self._data, self._clock, self._key):
             try:
-                say(part())
+                if sentence := part():
+                    say(sentence)
             except UserError as error:
                 problems.append(str(error))
         if problems:
             raise UserError("; ".join(problems))
+
+    def _code(self) -> str:
+        """Have whoever answers for the site see that there is code of somebody's."""
+        agreed = self.federation or self.site.parent / FILE
+        foreign = read(agreed).code if agreed.exists() else {}
+        if not foreign:
+            return ""
+        where = f"{', '.join(foreign)} beside {agreed.name}"
+        return f"code: {where} is not fedgraft's, and runs here with the rights of this site's process; read it"
 
     def _data(self) -> str:
         described = describe(self.site)

@@ -19,16 +19,18 @@ from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS
 from fedgraft.data.datasets import Dataset, load
 from fedgraft.data.partition import SCHEMES
-from fedgraft.deploy import certificates
+from fedgraft.deploy import certificates, code
 from fedgraft.deploy.application import write_app
 from fedgraft.deploy.charter import Charter, charter
 from fedgraft.deploy.processes import HOST, Deployment, Process
 from fedgraft.deploy.serving import planned
 from fedgraft.flags import default_directory
 from fedgraft.report.page import write as write_report
-from fedgraft.report.reading import Reading, read_all
 from fedgraft.runs import directory
-from fedgraft.runs.table import last_accuracies
+from fedgraft.runs.comparison import Reading
+from fedgraft.runs.config import configure
+from fedgraft.runs.reading import read_all
+from fedgraft.runs.table import last_figures
 from fedgraft.terminal import facts_table
 
 Say = Callable[[str], None]
@@ -45,15 +47,16 @@ def show(out: Path | None, *, method: str, sites: int, rounds: int, seed: int) -
     place = out or default_directory(f"deploy-{method}-digits")
     names = [f"site-{number + 1}" for number in range(sites)]
     digits = load("digits")
-    agreed = charter({
+    tables, files = code.pack({
         "directory": str(place.absolute() / "run"),
         "sites": names,
         "data": {
             "name": digits.name, "kind": "pixels", "shape": digits.shape, "task": f"classification:{digits.classes}"
         },
         "rules": {"quorum": sites, "deadline": 600, "patience": 600},
-        "run": {"method": method, "rounds": rounds, "seed": seed, "lr": 0.05},
+        "run": configure({"method": method, "rounds": rounds, "seed": seed, "lr": 0.05}),
     })  # fmt: skip
+    agreed = charter(tables).at(files)
     planned(agreed, (1,) * sites)
     directory.fresh(place)
     with _telling(Console(stderr=True)) as say:
@@ -69,7 +72,7 @@ def _federate(place: Path, agreed: Charter, digits: Dataset, say: Say) -> None:
     """Make sites, start their processes and the server's, train, end what was started."""
     names = agreed.sites
     say(f"{len(names)} sites from {digits.name} ({PARTITION}), each with a folder in {place / 'sites'}")
-    described = _make_sites(place / "sites", names, digits, agreed.run.seed)
+    described = _make_sites(place / "sites", agreed, digits)
     write_app(place / "app", agreed)
     say("an authority, the server's certificate and a key for each site")
     certificates.make(place / "certificates", server=[HOST], sites=names)
@@ -87,17 +90,19 @@ def _federate(place: Path, agreed: Charter, digits: Dataset, say: Say) -> None:
         say("ending every process that was started")
 
 
-def _make_sites(folder: Path, names: Sequence[str], digits: Dataset, seed: int) -> dict[str, Path]:
+def _make_sites(folder: Path, agreed: Charter, digits: Dataset) -> dict[str, Path]:
     """Give each site its own samples, and a file that says where they lie."""
-    drawn = SCHEMES.make(PARTITION).split(digits.y_train, digits.y_test, len(names), seed)
+    names = agreed.sites
+    drawn = SCHEMES.make(PARTITION).split(digits.y_train, digits.y_test, len(names), agreed.run.seed)
     x, y = np.concatenate([digits.x_train, digits.x_test]), np.concatenate([digits.y_train, digits.y_test])
+    facts = {"data": "data.npz", "state": "state", "code": agreed.code}
     described = {}
     for name, train, test in zip(names, drawn.train, drawn.test, strict=True):
         home = folder / name
         home.mkdir(parents=True)
         np.savez(home / "data.npz", x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
         described[name] = home / "site.toml"
-        described[name].write_text(tomli_w.dumps({"name": name, "data": "data.npz", "state": "state"}), "utf-8")
+        described[name].write_text(tomli_w.dumps(facts | {"name": name}), "utf-8")
     return {name: path.absolute() for name, path in described.items()}
 
 
@@ -140,16 +145,17 @@ def _telling(console: Console) -> Iterator[Say]:
 
 
 def _table(reading: Reading, names: Sequence[str]) -> Table:
-    """What each site's own model gets right of the site's own test samples."""
-    result = reading.runs[0].result
-    samples = result["samples"]
+    """How good each site's own model is on the site's own test samples."""
+    facts = reading.runs[0].facts
+    metric = facts.leading
 
     def row(site: str, count: int, received: float | None, trained: float | None) -> dict[str, str]:
-        shown = ("" if share is None else f"{100 * share:.1f}" for share in (received, trained))
+        shown = ("" if value is None else metric.shown(value) for value in (received, trained))
         return dict(zip(("site", "samples", "received", "trained"), (site, f"{count:,}", *shown), strict=True))
 
-    own = zip(names, samples, *(last_accuracies(result, point) for point in POINTS), strict=True)
+    own = zip(names, facts.samples, *(last_figures(facts, metric, point) for point in POINTS), strict=True)
     rows = [row(*each) for each in own]
-    rows.append(row("all, pooled", sum(samples), *(result["last"][point]["pooled"] for point in POINTS)))
-    headings = {"site": "site", "samples": "training samples", "received": "received %", "trained": "trained %"}
-    return facts_table(rows, headings)
+    pooled = [facts.last.figures(point, metric.name) for point in POINTS]
+    rows.append(row("all, pooled", sum(facts.samples), *(each and each.pooled for each in pooled)))
+    headings = {point: f"{point}: {metric.heading}" for point in ("received", "trained")}
+    return facts_table(rows, {"site": "site", "samples": "training samples", **headings})

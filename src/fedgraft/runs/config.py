@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from fedgraft.base import toml
 from fedgraft.base.errors import UserError
+from fedgraft.base.registry import Registry
 from fedgraft.core.settings import METRICS, TASKS, Settings, Training, known
 from fedgraft.papers import recipe
 
@@ -20,6 +21,11 @@ At = Literal["trained", "received", "own"]
 AT: tuple[At, ...] = ("trained", "received", "own")
 """Where methods are compared: all at one point, or each at its own, where its paper measures. The first is the usual
 one: what a client has in hand when a run is over is the model that its last training left."""
+ENGINES: Registry[Any] = Registry(
+    "engine", "fedgraft.engines.local", "fedgraft.engines.flower.server", group="fedgraft.engines"
+)
+DEPLOYED = "flower"
+"""The engine of a federation on several machines, which is described by a charter and not by flags."""
 CLIENTS, SCHEME = 10, "dirichlet:0.1"
 """Over how many clients a dataset is split, and how, unless told."""
 
@@ -75,6 +81,9 @@ class RunConfig(Settings):
     checkpoint_every: int | Literal["auto"] = Field(
         "auto", description="rounds between checkpoints (0: none; auto: at most one every 20 seconds, and at the end)"
     )
+    engine: str = Field(
+        "local", description="where the clients are: local (worker processes), or one of your own (./file.py:Mine)"
+    )
     workers: int | Literal["auto"] = Field("auto", description="worker processes (auto: one per core)")
     retries: int = Field(1, ge=0, description="how often a client that failed is tried again in a fresh worker")
     failed_client: Literal["stop", "absent"] = Field(
@@ -96,6 +105,11 @@ class RunConfig(Settings):
     def _participation_text(cls, value: Any) -> str:
         low, high = participation_range(str(value))
         return f"{low:g}" if low == high else f"{low:g}..{high:g}"
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, value: str) -> str:
+        return known(ENGINES, value)
 
     @field_validator("task")
     @classmethod
@@ -143,7 +157,9 @@ class RunConfig(Settings):
 
 READING = ("target", "site_column", "split", "test_share", "window", "ignore", "categories")
 """Settings that say how data at sites are read."""
-MACHINE = frozenset({"workers", "device", "data_dir", "checkpoint_every", "retries", "failed_client", "deadline"})
+MACHINE = frozenset(
+    {"engine", "workers", "device", "data_dir", "checkpoint_every", "retries", "failed_client", "deadline"}
+)
 """Settings of the machine, not of the experiment: a run may go on, and be compared, under others."""
 
 

@@ -17,7 +17,7 @@ from fedgraft.core import streams
 from fedgraft.core.method import Method, Server
 from fedgraft.core.model import Architecture, as_taken
 from fedgraft.core.settings import TASKS
-from fedgraft.core.stages import Averaging
+from fedgraft.core.stages import Averaging, Stage
 from fedgraft.core.task import Task
 from fedgraft.data.datasets import lies_at_sites
 from fedgraft.data.datasets.formats import Array
@@ -153,7 +153,7 @@ def found_again(config: RunConfig) -> RunConfig:
     """Name files of the user's own by their whole paths, so that the run is repeated from any folder."""
     training = config.training
     inner = {name: _whole(getattr(training, name)) for name in ("optimizer", "schedule", "stages")}
-    outer = {name: _whole(getattr(config, name)) for name in ("dataset", "partition", "task", "metrics")}
+    outer = {name: _whole(getattr(config, name)) for name in ("dataset", "partition", "task", "metrics", "engine")}
     return config.model_copy(update={**outer, "training": training.but(**inner)})
 
 
@@ -250,5 +250,7 @@ def insist_on_stages(method: Method, server: Server) -> None:
     for stage in server.spec.pipeline.stages:
         if isinstance(stage, Averaging) and not method.averages:
             raise UserError(f"{method.name} does not average what clients send: the stage {stage.name} means nothing")
+        if type(stage).objection is Stage.objection:  # it has none, so nobody need send for it to look
+            continue
         if complaint := stage.objection(method.send(server, 0), method.expects(server, 0)):
             raise UserError(f"the stage {stage.name} does nothing for {method.name}: {complaint}")

@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,31 +18,28 @@ from fedgraft.base import characters, disk, memory
 from fedgraft.base.errors import UserError
 from fedgraft.base.version import __version__
 from fedgraft.core import exchange
-from fedgraft.core.client import ClientId
+from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import POINTS
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Model as LiveModel
-from fedgraft.core.rounds import Engine, Participation, Round, rounds
+from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
-from fedgraft.engines.local import Faults, LocalEngine, cores
-from fedgraft.engines.workshop import Workshop, first_states, single_thread
+from fedgraft.engines.workshop import Workshop, single_thread
 from fedgraft.methods import METHODS
-from fedgraft.runs import checkpoint, directory, identity, population, results
+from fedgraft.runs import checkpoint, directory, hosting, identity, population, results
 from fedgraft.runs.checkpoint import Checkpoint
+from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
+from fedgraft.runs.frame import Frame
 from fedgraft.runs.history import History
 from fedgraft.runs.identity import Identity
+from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.population import Model, Population
+from fedgraft.runs.resultfile import FORMAT, Result
 
 AUTO_SECONDS = 20.0
-
-
-class Host(Engine, Protocol):
-    """An engine whose clients' states can be saved and given back."""
-
-    states: dict[ClientId, State]
 
 
 class Watcher(Protocol):
@@ -56,7 +52,7 @@ class Watcher(Protocol):
     def end(self, run: "Run") -> None: ...
 
 
-Hosting = Callable[["Run", Server], AbstractContextManager[Host]]
+Hosting = Callable[["Run"], Engine]
 
 
 @dataclass
@@ -75,19 +71,36 @@ class Run:
     observed: dict[str, torch.Tensor] = field(default_factory=dict)
     _states: dict[int, State] = field(default_factory=dict)
 
+    @property
+    def label(self) -> str:
+        """The method, with the hyper-parameters that are not its defaults."""
+        return METHODS.label(self.method)
+
+    @property
+    def metrics(self) -> tuple[MetricInfo, ...]:
+        """What it is judged by; the first leads."""
+        return tuple(MetricInfo.of(metric) for metric in self.spec.metrics)
+
     @cached_property
     def identity(self) -> Identity:
         """What makes it this run: its settings and its data."""
-        return Identity.of(self.config, self.federation)
+        return Identity.of(self.config, self.federation, self.metrics)
 
     def __repr__(self) -> str:
         config = self.config
         what = f"{self.method.name} on {config.dataset}, {self.spec.clients} clients, {config.partition}"
         if not self.result:
             return f"Run({what}, seed {config.seed}: not finished)"
-        last = self.result["last"]
-        means = [f"{point} {100 * last[point]['mean']:.1f} %" for point in POINTS if last[point]["mean"] is not None]
-        return f"Run({what}, {config.rounds} rounds, seed {config.seed}: client mean {', '.join(means) or 'unknown'})"
+        facts = self.facts
+        metric = facts.leading
+        last = {point: facts.last.figures(point, metric.name) for point in POINTS}
+        means = [
+            f"{point} {metric.shown(found.mean)}{metric.unit}"
+            for point, found in last.items()
+            if found is not None and found.mean is not None
+        ]
+        told = f"client mean of {metric.title} {', '.join(means) or 'unknown'}"
+        return f"Run({what}, {config.rounds} rounds, seed {config.seed}: {told})"
 
     def __str__(self) -> str:
         return characters.as_text(self._picture()) if self.result else repr(self)
@@ -117,20 +130,37 @@ class Run:
             raise UserError(f"the personal model of {self.method.name} is not a plain network")
         return self.spec.architecture(client).model().load(own.vector).module.eval()
 
-    def report(self, path: str | Path) -> Path:
-        """Write the run's report, one HTML file that opens from disk."""
-        from fedgraft.report.page import report_runs
+    @property
+    def facts(self) -> Result:
+        """The result with types; ``result`` is the same as result.json has it."""
+        if not self.result:
+            raise UserError(f"the run of {self.method.name} is not finished: there is no result yet")
+        return Result.model_validate(self.result)
 
-        return report_runs([self], Path(path))
+    def report(self, path: str | Path, metric: str | None = None) -> Path:
+        """Write the run's report, one HTML file that opens from disk."""
+        return self._alone.report(path, metric=metric)
+
+    def frame(self) -> Frame:
+        """Every figure of the run, one in a row: a DataFrame where pandas is installed, else a list of dicts.
+
+        The columns are those of :meth:`fedgraft.Comparison.frame`.
+        """
+        return self._alone.frame()
 
     @property
-    def accuracy(self) -> float:
-        """The method's headline: pooled accuracy of the last round, at the point where its paper measures.
+    def _alone(self) -> "Comparison[Run]":
+        return Comparison(self.config, {self.label: [self]})
 
-        NaN, if no client's model could ever be tested.
+    @property
+    def value(self) -> float:
+        """The method's headline: the leading metric, pooled, of the last round, at the point where its paper measures.
+
+        NaN, if no client's model could ever be tested, or if the metric cannot be pooled where the clients are.
         """
-        pooled = self.result["last"][self.method.headline]["pooled"]
-        return math.nan if pooled is None else float(pooled)
+        facts = self.facts
+        last = facts.last.figures(facts.headline, facts.leading.name)
+        return math.nan if last is None or last.pooled is None else last.pooled
 
 
 def run(
@@ -178,7 +208,7 @@ def run(
 def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run out, in a fresh directory if one is wanted."""
     if out is None:
-        return conduct(run, list(watchers), None, _locally)
+        return conduct(run, list(watchers), _here)
     directory.as_toml(run.config.model_dump())  # what cannot be written is refused before anything is
     run.directory = directory.fresh(out)
     with disk.locked(run.directory):
@@ -187,7 +217,7 @@ def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
         if run.federation.fitted is not None:
             directory.write_preparation(run.directory, run.federation.fitted)
         directory.write_config(run.directory, run.config)
-        return conduct(run, list(watchers), None, _locally)
+        return conduct(run, list(watchers), _here)
 
 
 def resume(
@@ -232,7 +262,7 @@ def resume(
 
 def insist_on_replies(run: Run) -> Run:
     """Refuse to pass off as a success, when all is written, that the server took no reply in any round."""
-    if not results.unheard(run.records):
+    if not results.unheard([record["accepted"] for record in run.records]):
         return run
     reasons = [refusal["reason"] for record in run.records for refusal in record["refused"]]
     first = f" (the first: {reasons[0]})" if reasons else ""
@@ -257,21 +287,13 @@ def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
     run.directory = place
     run.notes += run.identity.insist(place, run.federation.names)
     with disk.locked(place):
-        return conduct(run, list(watchers), newest(run, place, first_states(run.method, run.spec)), _locally)
-
-
-def newest(run: Run, place: Path, states: Mapping[ClientId, State]) -> Checkpoint | None:
-    """Find the newest whole checkpoint of a run whose clients begin with ``states``."""
-    directory.sweep(place)
-    found, complaints = checkpoint.read(place / "checkpoints", _now(run, run.method.setup(run.spec), states, History()))
-    run.notes += complaints
-    return found
+        return conduct(run, list(watchers), _here, begun=True)
 
 
 def finished(run: Run, place: Path) -> Run:
     """Fill a planned run with what it left in ``place`` when it was complete."""
     run.identity.insist(place, run.federation.names)
-    run.directory, run.result = place, results.read_result(place, run.config)
+    run.directory, run.result = place, results.read_result(place, run.config).model_dump(exclude_unset=True)
     run.records = run.result["rounds"]
     if run.result.get("digest") != run.identity.digest:
         raise UserError(f"{place / 'result.json'} is not that of the run in {place}: it has another digest")
@@ -287,6 +309,8 @@ def finished(run: Run, place: Path) -> Run:
 def plan(method: Method, federation: Population, config: RunConfig, model: Model | None, *, given: bool = False) -> Run:
     """Check that everything fits before anything is written or trained; ``given``: the federation is the caller's."""
     population.insist_on_device(config.device)
+    if isinstance(federation, Federation):
+        hosting.insist_on_engine(config)
     architectures, assignment, name = population.architectures(config, federation, model)
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
@@ -314,43 +338,32 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     return Run(method, federation, told, spec, notes=notes)
 
 
-def conduct(
-    run: Run,
-    watchers: list[Watcher],
-    start: Checkpoint | None,
-    host: Hosting,
-    loop: Callable[..., Iterator[Round]] = rounds,
-) -> Run:
-    """Do the rounds that are left where ``host`` has the clients, keep what they give, close the books."""
+def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = False) -> Run:
+    """Do the rounds that are left where ``host`` has the clients, keep what they give, close the books.
+
+    A run that was ``begun`` before goes on from its newest whole checkpoint.
+    """
     config, spec = run.config, run.spec
     server = run.server = run.method.setup(spec)
     participation = Participation(*participation_range(config.participation))
     saves = None if run.directory is None else run.directory / "checkpoints"
-    history = start.history if start is not None else History() if saves is None else checkpoint.begin(saves)
-    run.records = history.records
-    for watcher in watchers:
-        watcher.begin(run)
-    saved = time.perf_counter()
-    with (
-        single_thread(),
-        host(run, server) as engine,
-        directory.metrics(run.directory, run.records) as metrics,
-    ):
-        if start is not None:
-            server.restore(start.server, start.round)
-            engine.states = {client: dict(state) for client, state in start.clients.items()}
-            known = results.tested_and_diverged(run.records, spec.clients)["test_samples"]
-            server.tested = {("test", client): count for client, count in enumerate(known) if count}
-        for this in loop(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
-            history.add(results.record(this), this.observed)
-            metrics(run.records[-1])
-            if saves is not None and _due(config, server.round, time.perf_counter() - saved):
-                checkpoint.write(saves, _now(run, server, engine.states, history))
-                memory.give_back()
-                saved = time.perf_counter()
-            for watcher in watchers:
-                watcher.round(run, this)
-        run._states = dict(engine.states)
+    with single_thread(), host(run) as engine:
+        history = _past(run, server, engine, saves) if begun and saves else checkpoint.begin(saves)
+        run.records = history.records
+        for watcher in watchers:
+            watcher.begin(run)
+        saved = time.perf_counter()
+        with directory.metrics(run.directory, run.records) as metrics:
+            for this in rounds(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
+                history.add(results.record(this), this.observed)
+                metrics(run.records[-1])
+                if saves is not None and _due(config, server.round, time.perf_counter() - saved):
+                    checkpoint.write(saves, _now(run, server, engine, history))
+                    memory.give_back()
+                    saved = time.perf_counter()
+                for watcher in watchers:
+                    watcher.round(run, this)
+        run._states = dict(engine.snapshot())
     run.result = _result(run)
     run.observed = history.observed()
     if run.directory is not None:
@@ -361,22 +374,29 @@ def conduct(
     return run
 
 
-def _now(run: Run, server: Server, states: Mapping[ClientId, State], history: History) -> Checkpoint:
+def _now(run: Run, server: Server, engine: Engine, history: History) -> Checkpoint:
     """Say where a run is."""
-    return Checkpoint(server.round, server, states, history, run.identity.digest)
+    return Checkpoint(server.round, server, engine.snapshot(), history, run.identity.digest)
 
 
-def _locally(run: Run, server: Server) -> LocalEngine:
-    """Have all clients on this machine."""
-    config, federation = run.config, run.federation
-    assert isinstance(federation, Federation)
-    return LocalEngine(
-        run.method, run.spec, federation.clients,
-        workers=_workers(config, run.spec),
-        device=config.device,
-        everyone=federation.everyone() if config.global_test else None,
-        faults=Faults(config.retries, config.failed_client, config.deadline),
-    )  # fmt: skip
+def _past(run: Run, server: Server, engine: Engine, saves: Path) -> History:
+    """Let server and clients be what they were at the newest whole checkpoint, and return what had happened."""
+    directory.sweep(saves.parent)
+    start, complaints = checkpoint.read(saves, _now(run, server, engine, History()))
+    run.notes += complaints
+    if start is None:
+        return checkpoint.begin(saves)
+    server.restore(start.server, start.round)
+    engine.restore(start.clients)
+    known = results.tested_and_diverged(start.history.records, run.spec.clients)["test_samples"]
+    server.tested = {("test", client): count for client, count in enumerate(known) if count}
+    return start.history
+
+
+def _here(run: Run) -> Engine:
+    """Have all clients on this machine, or wherever the run's engine takes them from here."""
+    assert isinstance(run.federation, Federation)
+    return hosting.engine(run.config, run.method, run.spec, run.federation)
 
 
 def _due(config: RunConfig, done: int, seconds: float) -> bool:
@@ -390,7 +410,7 @@ def _result(run: Run) -> dict[str, Any]:
     config = run.config
     up, down = results.per_message(run.records)
     return {
-        "format": results.FORMAT,
+        "format": FORMAT,
         "fedgraft": __version__,
         "digest": run.identity.digest,
         "method": run.method.name,
@@ -399,6 +419,8 @@ def _result(run: Run) -> dict[str, Any]:
         "reconstruction": run.method.reconstruction,
         "headline": run.method.headline,
         "shows": dict(run.method.shows),
+        "task": run.spec.task.name,
+        "metrics": [metric.model_dump() for metric in run.metrics],
         "dataset": config.dataset,
         "partition": config.partition,
         "clients": config.clients,
@@ -416,14 +438,5 @@ def _result(run: Run) -> dict[str, Any]:
         "instructions": run.identity.instructions,
         "rounds": run.records,
         **results.tested_and_diverged(run.records, run.spec.clients),
-        **results.best_and_last(run.records),
+        **results.best_and_last(run.records, run.metrics),
     }
-
-
-def _workers(config: RunConfig, spec: Spec) -> int:
-    """How many worker processes: as told, or one for each core."""
-    if config.workers != "auto":
-        return min(config.workers, spec.clients)  # more would have nothing to do
-    if config.device != "cpu":
-        return 1
-    return max(1, min(cores(), spec.clients))

@@ -35,13 +35,14 @@ def tracker(text: str) -> Any:
 
 
 def metrics(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a round, with names that every tracker takes."""
+    """The numbers of a round, with names that every tracker takes: ``trained/accuracy/mean`` and the like."""
     found = {name: record[name] for name in ("loss", "bytes_up", "bytes_down", "seconds")}
     found["refused"] = len(record["refused"])
-    for point, summary in record.items():
-        if isinstance(summary, Mapping) and "pooled" in summary:
-            found |= {f"{point}/{figure}": summary[figure] for figure in ("mean", "pooled", "loss")}
-            found[f"{point}/diverged"] = len(summary.get("diverged", ()))
+    for point, test in record.items():
+        if isinstance(test, Mapping) and "metrics" in test:
+            for metric, figures in test["metrics"].items():
+                found |= {f"{point}/{metric}/{figure}": figures[figure] for figure in ("mean", "pooled")}
+            found[f"{point}/diverged"] = len(test.get("diverged", ()))
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
