@@ -58,6 +58,9 @@ class Case:
 class Puppets:
     """An engine whose clients answer with what they are told to."""
 
+    quorum = 0
+    sets = ("test",)
+
     def __init__(self, replies: Mapping[ClientId, Message]) -> None:
         self.replies, self.accepted = replies, set[ClientId]()
 
