@@ -22,6 +22,7 @@ _CLASSES = {
     "fedavg-ft": "fedavg_ft.FedAvgFT",
     "fedprox": "fedprox.FedProx",
     "fedprox-ft": "fedprox_ft.FedProxFT",
+    "lp-ft": "lp_ft.LPFT",
     "scaffold": "scaffold.SCAFFOLD",
     # split models
     "fedper": "fedper.FedPer",
