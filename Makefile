@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo deploy-demo test lint format bench bench-peers trials clean
+.PHONY: demo deploy-demo test lint format tables bench bench-peers trials clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedgraft compare fedper fedapa --dataset digits --clients 10 --partition dirichlet:0.1 --rounds 30 --lr 0.05 --seeds 3
@@ -20,6 +20,10 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
+
+# the tables of methods, models, datasets, schemes and of what crosses, from the code
+tables: $(VENV)/installed-dev
+	$(BIN)/python docs/tables.py
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.kernels --quick

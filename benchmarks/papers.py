@@ -166,18 +166,24 @@ def _earlier(one: Measurement) -> dict[str, Any] | None:
 
 def _facts(one: Measurement, result: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("fedgraft", "method", "params", "seed", "headline", "clients", "model", "partition", "kernels")
-    figures = ("bytes_up_per_client", "bytes_down_per_client", "refused", "best", "last")
+    figures = ("bytes_up_per_client", "bytes_down_per_client", "refused", "best")
+    points, leading = ("received", "trained"), result["metrics"][0]["name"]
+
+    def shares(by_metric: Mapping[str, Any]) -> dict[str, float]:
+        return {figure: by_metric[leading][figure] for figure in ("mean", "pooled")}
+
     evaluated = [
-        {"round": r["round"], **{p: {f: r[p][f] for f in ("mean", "pooled")} for p in ("received", "trained")}}
+        {"round": r["round"], **{point: shares(r[point]["metrics"]) for point in points}}
         for r in result["rounds"]
         if "received" in r
     ]
     facts = {"label": one.label, "command": one.command} | {name: result[name] for name in (*kept, *figures)}
-    return facts | {"evaluated": evaluated}
+    last = {"last": {point: shares(result["last"][point]) for point in points} | {"round": result["last"]["round"]}}
+    return facts | last | {"evaluated": evaluated}
 
 
 def _table(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Rows by label: accuracies of the last round in percent, a column for each seed and their mean."""
+    """Rows by label: the last round in percent, a column for each seed and their mean."""
     rows = [
         "| row | received mean | received pooled | trained mean | trained pooled | draws |",
         "|---|---|---|---|---|---|",

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 from unittest.mock import patch
 
-from fedgraft import methods
 from fedgraft.core import bound
 from fedgraft.core.client import ClientId
 from fedgraft.core.message import Message
@@ -21,6 +20,7 @@ from fedgraft.core.proportion import CROWD, excesses
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import single_thread
+from fedgraft.methods import METHODS
 from fedgraft.runs import population
 from fedgraft.runs.config import RunConfig, configure, participation_range
 from fedgraft.runs.run import plan
@@ -28,7 +28,7 @@ from fedgraft.runs.run import plan
 
 def measured(name: str, config: RunConfig) -> tuple[dict[str, float], int]:
     """Run a method without testing it; return the largest excess of each entry, and how many replies were refused."""
-    method, largest = methods.make(name), dict[str, float]()
+    method, largest = METHODS.make(name), dict[str, float]()
     federation = population.federation(config)
     run = plan(method, federation, config, None)
     server, picking = method.setup(run.spec), Participation(*participation_range(config.participation))
@@ -52,7 +52,7 @@ def measured(name: str, config: RunConfig) -> tuple[dict[str, float], int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe")
-    parser.add_argument("--methods", default=",".join(name for name in methods.METHODS if name != "local"))
+    parser.add_argument("--methods", default=",".join(name for name in METHODS if name != "local"))
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--epochs", type=int)
     given = parser.parse_args()

@@ -13,13 +13,13 @@ from torch import Tensor
 from benchmarks import work
 from benchmarks.clock import in_turns
 from benchmarks.machine import MEBI, measured, median, own_peak
-from fedgraft import methods
 from fedgraft.core import bank
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Spec
 from fedgraft.core.rounds import Participation, deliver, rounds
 from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import single_thread
+from fedgraft.methods import METHODS
 
 STEPS = (("fedavg", 1000, 3), ("fedapa", 1000, 2), ("fedgpa", 100, 3), ("fedpac", 100, 3), ("fedamp", 100, 3))
 """Methods, clients, and how often the step is taken."""
@@ -81,7 +81,7 @@ def reply(sent: Message, expected: Mapping[str, Field], random: torch.Generator)
 def step(name: str, clients: int, repeats: int) -> dict[str, Any]:
     """Messages for everybody, then everybody's replies merged; the CPU seconds of one thread."""
     torch.set_num_threads(1)
-    method, spec = methods.make(name), specification(clients)
+    method, spec = METHODS.make(name), specification(clients)
     server, random = method.setup(spec), torch.Generator().manual_seed(0)
     sends, merges = [], []
     for _ in range(repeats):

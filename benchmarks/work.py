@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from fedgraft import methods
 from fedgraft.base.errors import UserError
 from fedgraft.data.datasets import Dataset, load
 from fedgraft.data.federation import federate
+from fedgraft.methods import METHODS
 from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.run import Run, plan
 
@@ -42,4 +42,4 @@ def planned(
     config: RunConfig = configure(settings, recipe_name=recipe)
     source, origin = (dataset, "given") if dataset is not None else images(config.dataset, tiny=tiny)
     federation = federate(source, config.clients, config.partition, config.seed, normalise=config.normalise)
-    return plan(methods.make(method), federation, config, None), origin
+    return plan(METHODS.make(method), federation, config, None), origin

@@ -10,13 +10,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 
-from fedgraft.core.client import Client, ClientId, Workbench
+from fedgraft.core.client import Client, ClientId
 from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.spec import Spec
+from fedgraft.core.workbench import Workbench
 from fedgraft.data.federation import Federation, federate
 from fedgraft.engines.local import LocalEngine
 from fedgraft.runs.run import run
@@ -93,5 +94,4 @@ def on_digits(method: Method, *, rounds: int = 10, **more: Any) -> tuple[float, 
     fed = federate("digits", 10, "dirichlet:0.3", seed=0)
     done = run(method, fed, rounds=rounds, workers=1, evaluate_every=rounds, lr=0.05, **more)
     guesses = [int((data.test.labels == data.train.counts(10).argmax()).sum()) for data in fed.clients]
-    point = "received" if method.headline == "received" else "trained"
-    return float(done.result["last"][point]["pooled"]), sum(guesses) / sum(len(data.test) for data in fed.clients)
+    return float(done.result["last"][method.headline]["accuracy"]["pooled"]), sum(guesses) / sum(len(data.test) for data in fed.clients)

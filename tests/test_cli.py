@@ -77,7 +77,7 @@ def test_a_comparison_fits_eighty_columns(tmp_path: Path) -> None:
         (["run"], "name a method"),
         (["run", "fedapa", "--set", "mu=2"], "mu has to be between 0 and 1, not 2"),
         (["run", "fedapa", "--set", "nu=1"], "fedapa has no parameter 'nu'; did you mean 'mu'?"),
-        (["run", "fedapa", "--set", "mu"], "a hyper-parameter is set as name=value, not as 'mu'"),
+        (["run", "fedapa", "--set", "mu"], "a parameter is set as name=value, not as 'mu'"),
         (["run", "local", "--dataset", "digit"], "did you mean 'digits'?"),
         (["run", "local", "--partition", "dirichlett:1"], "did you mean 'dirichlet'?"),
         (["run", "local", "--partition", "dirichlet:-1"], "alpha"),
@@ -146,7 +146,16 @@ def test_version() -> None:
 
 def test_a_misspelt_name_does_not_wait_for_torch(tmp_path: Path) -> None:
     """What is imported decides how long the answer takes, on any machine."""
-    for words in (["run", "fedapaa"], ["compare", "local", "fedapaa"], ["run", "local", "--dataset", "digts"]):
+    for words in (
+        ["run", "fedapaa"], ["run", "fedproxx:0.1"], ["compare", "local", "fedapaa"],
+        ["run", "local", "--dataset", "digts"], ["run", "local", "--partition", "dirichlett:0.1"],
+        ["run", "local", "--model", "lenet"], ["run", "local", "--model", "vgg11,vgg99:0.5"],
+        ["run", "local", "--optimizer", "adm"], ["run", "local", "--schedule", "cosin"],
+        ["run", "local", "--stage", "float15"], ["run", "local", "--track", "mlflo"],
+        ["deploy", "init", "kit", "--sites", "a", "--method", "fedapaa"],
+        ["deploy", "demo", "--method", "fedapaa"], ["check", "fedapaa"],
+        ["partition", "dirichlett:1"],
+    ):  # fmt: skip
         asked = (
             "import sys; from fedgraft.cli import main\n"
             f"sys.argv = ['fedgraft', *{words!r}]\n"
@@ -154,8 +163,8 @@ def test_a_misspelt_name_does_not_wait_for_torch(tmp_path: Path) -> None:
             "except SystemExit as end: print(end.code, 'torch' in sys.modules)\n"
         )
         done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, cwd=tmp_path, check=True)
-        assert done.stdout.split() == ["2", "False"]
-        assert "did you mean" in done.stderr
+        assert done.stdout.split() == ["2", "False"], words
+        assert "did you mean" in done.stderr, words
 
 
 @pytest.mark.parametrize(

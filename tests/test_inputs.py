@@ -159,7 +159,7 @@ def test_odd_data_that_can_be_used_is_used(changes: dict[str, Any], method: str)
     assert done.exit_code == 0, done.exception
     result = json.loads(Path("out/result.json").read_text())
     assert result["refused"] == 0
-    assert result["last"]["trained"]["pooled"] is not None
+    assert result["last"]["trained"]["accuracy"]["pooled"] is not None
 
 
 CONFIGURATIONS = {

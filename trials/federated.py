@@ -129,7 +129,7 @@ def agreed(
     """The charter of a federation whose data are given."""
     inputs = fed.clients[0].train.inputs
     kind = "pixels" if inputs.dtype == torch.uint8 else "features"
-    data = {"name": fed.name, "kind": kind, "shape": list(inputs.shape[1:]), "task": TASKS.text(fed.task)}
+    data = {"name": fed.name, "kind": kind, "shape": list(inputs.shape[1:]), "task": TASKS.label(fed.task)}
     return charter({"directory": str(directory), "sites": names, "data": data, "rules": dict(rules or {}), "run": run})
 
 

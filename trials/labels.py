@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 import fedgraft as fg
-from fedgraft import methods
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.rounds import deliver
 from fedgraft.core.streams import generator
 from fedgraft.engines.local import LocalEngine
+from fedgraft.methods import METHODS
 from fedgraft.runs.config import configure
 from fedgraft.runs.run import Run, plan
 
@@ -41,7 +41,7 @@ def guessed(run: Run, client: int, upload: torch.Tensor) -> np.ndarray:
 def misplaced(partition: str, dataset: str, clients: int, seed: int) -> tuple[float, float]:
     """Return the share of all clients' samples that the guess puts into a wrong class, and that of a uniform guess."""
     federation = fg.federate(dataset, clients, partition, seed)
-    run = plan(methods.make("fedavg"), federation, configure({"method": "fedavg", "rounds": 1, "seed": seed}), None)
+    run = plan(METHODS.make("fedavg"), federation, configure({"method": "fedavg", "rounds": 1, "seed": seed}), None)
     server = run.method.setup(run.spec)
     with LocalEngine(run.method, run.spec, federation.clients) as engine:
         outcomes = engine.train(0, deliver(run.method, server, range(clients)))

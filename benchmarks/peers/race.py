@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks import steps, work
 from benchmarks.machine import family, median
 from benchmarks.peers.contest import Work
-from fedgraft.data.partition import parse
+from fedgraft.data.partition import SCHEMES
 
 HERE = Path(__file__).parent
 OURS = "fedgraft"
@@ -165,7 +165,7 @@ def race(field: Sequence[Contestant], environments: Path, job: Work, turns: int)
 def job(*, tiny: bool, clients: int, partition: str, cohort: int, batch_size: int, epochs: int) -> tuple[Work, str]:
     """The work as arrays that every contestant reads."""
     data, origin = work.images("cifar10", tiny=tiny)
-    held = parse(partition).split(data.y_train, data.y_test, clients, 0).train
+    held = SCHEMES.make(partition).split(data.y_train, data.y_test, clients, 0).train
     order = np.concatenate(held)
     images = np.concatenate([data.x_train, data.x_test])[order]
     labels = np.concatenate([data.y_train, data.y_test])[order].astype(np.int64)

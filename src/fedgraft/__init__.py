@@ -4,7 +4,7 @@
 
     fed = fg.federate("digits", clients=10, partition=fg.Dirichlet(0.1), seed=0)
     run = fg.run(fg.FedAPA(eta=0.01, mu=0.5), fed, rounds=20)
-    print(run.accuracy)
+    print(run.value)
 
 Names are loaded when they are first used, so that importing the package (and asking the command line for help) does
 not wait for torch.
@@ -14,7 +14,8 @@ import importlib
 from typing import Any
 
 from fedgraft.base.version import __version__
-from fedgraft.methods import PLACES as METHOD_PLACES
+from fedgraft.data.partition import SCHEMES
+from fedgraft.methods import METHODS
 
 _PLACES = {
     "fedgraft.base.errors": ["UserError"],
@@ -27,15 +28,19 @@ _PLACES = {
     "fedgraft.core.task": ["Task"],
     "fedgraft.core.optimizer": ["Optimizer"],
     "fedgraft.core.settings": ["Training"],
+    "fedgraft.core.schedules": ["Schedule"],
     "fedgraft.core.training": ["Phase"],
     "fedgraft.data.datasets": ["Dataset"],
     "fedgraft.data.federation": ["Federation", "Site", "federate", "own_data"],
-    "fedgraft.data.partition": ["Dirichlet", "Partition", "Pathological"],
+    "fedgraft.data.partition.partition": ["Partition"],
+    "fedgraft.data.partition.scheme": ["Scheme"],
     "fedgraft.deploy.model": ["load_model"],
-    "fedgraft.runs.compare": ["Comparison", "compare"],
+    "fedgraft.runs.compare": ["compare"],
+    "fedgraft.runs.comparison": ["Comparison"],
+    "fedgraft.runs.reading": ["read"],
     "fedgraft.runs.run": ["Run", "resume", "run"],
 }
-_HOME = {name: place for place, names in _PLACES.items() for name in names} | METHOD_PLACES
+_HOME = {name: place for place, names in _PLACES.items() for name in names} | METHODS.classes | SCHEMES.classes
 
 __all__ = ["__version__", *_HOME]
 

@@ -6,10 +6,11 @@ import signal
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
+import click
 import typer
 
 from fedgraft.base import characters
@@ -20,6 +21,7 @@ from fedgraft.flags import (
     ConfigFile,
     Json,
     MethodCommand,
+    Metric,
     Point,
     Recipe,
     Report,
@@ -30,7 +32,8 @@ from fedgraft.flags import (
     nameable,
     with_settings,
 )
-from fedgraft.runs.config import AT, At, RunConfig, configure, read
+from fedgraft.runs import names
+from fedgraft.runs.config import AT, At, configure, read
 
 app = typer.Typer(
     name="fedgraft",
@@ -98,23 +101,25 @@ def run(
     settings: dict[str, Any],
 ) -> None:
     """Run one method and write a run directory."""
-    from fedgraft import methods
+    from fedgraft.base.registry import assignments
+    from fedgraft.methods import METHODS
 
     layers = [read(config) if config else {}, settings]
     if method is not None:
-        name, params = methods.split(method)
+        name, params = METHODS.read(method)
         layers.append({"method": name, **({"params": params} if params else {})})
     elif "method" not in layers[0]:
         raise UserError("name a method, such as `fedgraft run fedapa`; `fedgraft methods` lists them")
     if set_:
-        layers.append({"params": methods.assignments(set_)})
+        layers.append({"params": assignments(set_)})
     full = configure(*layers, recipe_name=recipe)
-    _insist_on_names(full, [full.method])
+    names.insist(full)
+    _insist_on_trackers(track)
 
     from fedgraft.runs.run import run as start
     from fedgraft.terminal import Display
 
-    made = methods.make(full.method, **full.params)
+    made = METHODS.make(full.method, **full.params)
     directory = out or default_directory(made.name, _short(Path(full.dataset).stem), f"seed{full.seed}")
     console = _console()
     with ExitStack() as stack:
@@ -144,11 +149,12 @@ def compare(
     settings: dict[str, Any],
 ) -> None:
     """Compare methods on the same data; local and fedavg are always in the table."""
-    from fedgraft.methods import METHODS, make, split
+    from fedgraft.methods import METHODS
 
     full = configure(read(config) if config else {}, settings, recipe_name=recipe)
     named = list(METHODS) if methods == ["all"] else list(methods or [])
-    _insist_on_names(full, [split(each)[0] for each in named])
+    names.insist(full, named)
+    _insist_on_trackers(track)
 
     from fedgraft.data.federation import OWN
     from fedgraft.runs.compare import Agenda, contestants
@@ -157,7 +163,7 @@ def compare(
 
     chosen: list[Any] = named
     if not named and "method" in full.model_fields_set:
-        chosen = [make(full.method, **full.params)]
+        chosen = [METHODS.make(full.method, **full.params)]
     agenda = Agenda(full, contestants(chosen), tuple(range(full.seed, full.seed + seeds)))
     split_by = OWN if _at_sites(full.dataset) else full.partition.replace(":", "")
     directory = out or default_directory("compare", _short(Path(full.dataset).stem), _short(split_by))
@@ -210,24 +216,44 @@ def report(
         Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.", callback=nameable)
     ] = None,
     point: Point = AT[0],
+    metric: Metric = None,
 ) -> None:
     """Show finished runs as one HTML file: who gains, who learned from whom, and how to repeat it."""
-    from fedgraft.report.reading import read_all
+    from fedgraft.runs.reading import read_all
 
     reading = read_all(directories)
     if text:
         from fedgraft.report.text import show
 
-        show(reading, _console(stderr=False), point)
+        show(reading, _console(stderr=False), point, metric)
     if out is not None or not text:
         from fedgraft.report.page import write
 
         own = directories[0] / "report.html" if len(directories) == 1 else free(Path("report.html"))
-        typer.echo(f"report: {write(reading, out or own, point)}")
+        typer.echo(f"report: {write(reading, out or own, point, metric)}")
     if plots is not None:
         from fedgraft.report import figures
 
-        typer.echo(f"figures: {len(figures.write(reading, plots, point))} files in {plots}")
+        typer.echo(f"figures: {len(figures.write(reading, plots, point, metric))} files in {plots}")
+
+
+@app.command()
+def table(
+    directories: Annotated[
+        list[Path], typer.Argument(help="Directory of a comparison or of a run, or several.", callback=nameable)
+    ],
+    form: Annotated[
+        str, typer.Option("--format", click_type=click.Choice(("text", "md", "csv", "latex", "json")), help="As what.")
+    ] = "text",
+    point: Point = AT[0],
+    metric: Metric = None,
+) -> None:
+    """Print the table of finished runs, for a paper or a program."""
+    from fedgraft.report.export import Format
+    from fedgraft.report.export import table as made
+    from fedgraft.runs.reading import read
+
+    typer.echo(made(read(*directories), cast("Format", form), point, metric))
 
 
 @app.command()
@@ -316,8 +342,9 @@ def partition(
 
     from fedgraft.data import partition as schemes
     from fedgraft.data.datasets import load as load_dataset
-    from fedgraft.data.partition.picture import draw
 
+    if load is None and not listing:
+        schemes.SCHEMES.insist(scheme)
     console = _console(stderr=False)
     if listing:
         facts = [entry._asdict() for entry in schemes.listing()]
@@ -332,7 +359,7 @@ def partition(
     if load is not None:
         drawn = schemes.Partition.load(load)
     else:
-        drawn = schemes.parse(scheme).split(source.y_train, source.y_test, clients, seed)
+        drawn = schemes.SCHEMES.make(scheme).split(source.y_train, source.y_test, clients, seed)
     if save is not None:
         drawn.save(save)
     if as_json:
@@ -341,7 +368,7 @@ def partition(
             json.dumps({"scheme": drawn.scheme, "seed": drawn.seed, "train": train.tolist(), "test": test.tolist()})
         )
         return
-    console.print(draw(drawn, source.y_train, source.y_test, width=console.width))
+    console.print(schemes.draw(drawn, source.y_train, source.y_test, width=console.width))
 
 
 @app.command()
@@ -357,10 +384,12 @@ def check(
     ] = None,
 ) -> None:
     """Hold a method to what fedgraft's own are held to: equal bits, awkward and absent clients, refusals, resuming."""
-    from fedgraft.methods import find
+    from fedgraft.methods import METHODS
+
+    METHODS.insist(method)
     from fedgraft.testing import checks
 
-    kind, companions = find(method), _companions(with_ or [])
+    kind, companions = METHODS.find(method), _companions(with_ or [])
     failed = 0
     for about, complaint in checks(kind, companions):
         failed += complaint is not None
@@ -379,7 +408,7 @@ def _companions(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for text in texts:
         name, _, pairs = text.partition(":")
-        found[name] = {str(key): value for key, value in assignments(pairs.split(",")).items() if key}
+        found[name] = assignments(filter(None, pairs.split(",")))
         if not found[name]:
             raise UserError(f"--with says what a hyper-parameter needs, such as decay:period=1, not {text!r}")
     return found
@@ -420,18 +449,13 @@ def version_flag(
         raise typer.Exit
 
 
-def _insist_on_names(config: RunConfig, names: Sequence[str]) -> None:
-    """Answer a misspelt method or dataset before torch is imported, which takes seconds."""
-    from fedgraft.base.errors import unknown
-    from fedgraft.base.reference import is_reference
-    from fedgraft.data.datasets import is_path, known
-    from fedgraft.methods import METHODS
+def _insist_on_trackers(texts: Sequence[str] | None) -> None:
+    """Answer a misspelt tracker before torch is imported."""
+    if texts:
+        from fedgraft.trackers import TRACKERS
 
-    for name in names:
-        if name not in METHODS and not is_reference(name):
-            raise unknown("method", name, METHODS)
-    if not is_path(config.dataset) and not _at_sites(config.dataset):
-        known(config.dataset)
+        for text in texts:
+            TRACKERS.insist(text)
 
 
 def _at_sites(dataset: str) -> bool:
@@ -476,7 +500,8 @@ def _trackers(kinds: Sequence[str] | None, stack: ExitStack) -> list[Any]:
         return []
     from fedgraft.trackers import tracker
 
-    return [stack.enter_context(tracker(kind)) for kind in dict.fromkeys(kinds)]
+    made = [tracker(kind) for kind in dict.fromkeys(kinds)]
+    return [stack.enter_context(each) if isinstance(each, AbstractContextManager) else each for each in made]
 
 
 def _console(*, stderr: bool = True) -> Any:

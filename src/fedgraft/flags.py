@@ -103,6 +103,9 @@ Point = Annotated[
         "--point", click_type=click.Choice(AT), help="Where methods are compared; own: each where its paper measures."
     ),
 ]
+Metric = Annotated[
+    str | None, typer.Option("--metric", help="By what methods are compared, such as auc (default: what led the run).")
+]
 Report = Annotated[bool, typer.Option("--report", help="Also write report.html into the directory.")]
 Track = Annotated[
     list[str] | None, typer.Option("--track", help="Also tell tensorboard or mlflow how it goes.", metavar="TRACKER")

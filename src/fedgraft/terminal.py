@@ -1,6 +1,5 @@
 """What people see in a terminal: progress while a run goes on, tables when it is over."""
 
-import math
 import re
 import sys
 import textwrap
@@ -19,8 +18,10 @@ from fedgraft.base.characters import console
 from fedgraft.core.evaluation import POINTS
 from fedgraft.core.rounds import Round
 from fedgraft.report.comparison import about_clients
+from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.resultfile import Chosen, Result
 from fedgraft.runs.run import Run, Watcher
-from fedgraft.runs.table import Row, percent, rows
+from fedgraft.runs.table import Row, rows
 
 Made = TypeVar("Made")
 
@@ -63,9 +64,10 @@ class Display:
             self._progress.update(self._bar, total=self.total_runs * run.config.rounds, description=self._label)
 
     def round(self, run: Run, this: Round) -> None:
-        figures = f"loss {this.loss:.3f}"
+        figures, metric = f"loss {this.loss:.3f}", run.metrics[0]
+        figures += f" {metric.title}" if this.test else ""
         for point, summary in this.test.items():
-            figures += f" {point} {percent(summary.mean)}%"
+            figures += f" {point} {metric.shown(summary.mean)}{metric.unit}"
         for refusal in this.refused:
             self._tell("refused:", f"{run.spec.called(refusal.client)}: {refusal.reason}")
         rounds = run.config.rounds
@@ -114,49 +116,49 @@ def watched(
 
 
 def run_table(run: Run) -> Table:
-    """Both points of one run, last and best."""
-    result, row = run.result, rows({run.method.name: [run.result]})[0]
+    """Both points of one run, last and best by the leading metric, and the other metrics as they ended."""
+    facts = run.facts
+    metric, row = facts.leading, rows({run.method.name: [facts]}, facts.leading)[0]
     table = Table(
         title=Text(
             f"{run.method.name} on {run.config.dataset}, {run.spec.clients} clients, {run.config.partition}, "
             f"{run.config.model}, {run.config.rounds} rounds, seed {run.config.seed}"
         ),
-        caption=Text("\n".join(_remarks(result, row))),
+        caption=Text("\n".join(_remarks(facts, row))),
         box=box.SIMPLE,
         pad_edge=False,
     )
-    for column in ("model", "client mean", "pooled", "best mean", "best pooled"):
-        table.add_column(column, justify="left" if column == "model" else "right")
+    for column in ("model", "metric", "client mean", "pooled", "best mean", "best pooled"):
+        table.add_column(column, justify="left" if column in ("model", "metric") else "right")
     for point in POINTS:
-        best, last = result["best"].get(point) or {}, result["last"].get(point) or {}
-        table.add_row(
-            point, *(_percent(last.get(figure)) for figure in ("mean", "pooled")),
-            *(_best(best.get(figure)) for figure in ("mean", "pooled")),
-            style="bold" if point == run.method.headline else "",
-        )  # fmt: skip
+        best = facts.best.choice(point)
+        for each in facts.metrics:
+            bests = [_best(metric, found) if each == metric else "" for found in (best.mean, best.pooled)]
+            last = facts.last.figures(point, each.name)
+            figures = (None, None) if last is None else (last.mean, last.pooled)
+            leads = each == metric
+            table.add_row(
+                point if leads else "", Text(each.heading), *map(each.shown, figures), *bests,
+                style="bold" if leads and point == run.method.headline else "",
+            )  # fmt: skip
     for point, spread in row.everyone.items():
-        table.add_row(f"{point}, all data", _percent(spread.mean), "", _percent(row.everyone_best[point].mean), "")
+        best_there = metric.shown(row.everyone_best[point].mean)
+        table.add_row(f"{point}, all data", Text(metric.heading), metric.shown(spread.mean), "", best_there, "")
     return table
 
 
-def _percent(accuracy: float | None) -> str:
-    return "–" if accuracy is None or math.isnan(accuracy) else f"{100 * accuracy:.2f}"
+def _best(metric: MetricInfo, found: Chosen | None) -> str:
+    return "–" if found is None else f"{metric.shown(found.value)} (round {found.round})"
 
 
-def _best(found: Mapping[str, Any] | None) -> str:
-    return "–" if found is None else f"{_percent(found['accuracy'])} (round {found['round']})"
-
-
-def _remarks(result: Mapping[str, Any], row: Row) -> Iterator[str]:
+def _remarks(facts: Result, row: Row) -> Iterator[str]:
     """What is below the table of a run."""
-    if result["last"].get("round") is None:
+    if facts.last.round is None:
         yield "no client's model could be tested in any round"
     else:
-        yield f"accuracy in %; best is chosen on {result['best']['chosen_on']} data, each column for itself"
-    traffic = f"{result['bytes_up_per_client']:,.0f} bytes up, {result['bytes_down_per_client']:,.0f} down"
-    per_round = result.get("seconds_per_round")
-    lasted = f"{result['seconds']:.1f} s" + ("" if per_round is None else f", {per_round:.3g} s per round")
-    yield f"{traffic} per client and round; {lasted}"
+        yield f"best is chosen by {facts.leading.title} on {facts.best.chosen_on} data, each column for itself"
+    traffic = f"{facts.bytes_up_per_client:,.0f} bytes up, {facts.bytes_down_per_client:,.0f} down"
+    yield f"{traffic} per client and round; {facts.seconds:.1f} s, {facts.seconds_per_round:.3g} s per round"
     if row.everyone:
         yield "all data: mean over clients on the test samples of all, last and in the best round"
     yield from about_clients(row)

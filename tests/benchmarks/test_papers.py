@@ -50,7 +50,7 @@ def test_what_was_measured_before_stays_and_what_is_new_replaces_it(results: Pat
     papers.gather(tmp_path / "runs")
     found = json.loads((results / "fedapa-draws.json").read_text("utf-8"))["runs"]
     assert [row["command"] for row in found] == [one.command, other.command]
-    assert found[0]["last"] == done.result["last"]
+    assert found[0]["last"]["trained"] == done.result["last"]["trained"]["accuracy"]
     assert found[1] == earlier[1]
 
 

@@ -64,8 +64,9 @@ def skewed(sites: int = 4) -> Federation:
 def test_networks_that_diverged_in_local_training_score_nothing_and_are_named(tmp_path: Path, workers: int) -> None:
     run = fedgraft.run("local", skewed(), lr=1e6, rounds=6, out=tmp_path / "run", workers=workers)
     last = run.result["rounds"][-1]
-    assert last["trained"]["pooled"] == 0.0
+    assert last["trained"]["metrics"]["accuracy"]["pooled"] == 0.0
     assert last["trained"]["diverged"] == [0, 1, 2, 3]
+    assert last["trained"]["metrics"]["log_loss"]["pooled"] is None
     written = json.loads((tmp_path / "run" / "result.json").read_text())
     assert written["diverged"] == {"received": [0, 1, 2, 3], "trained": [0, 1, 2, 3]}
     assert written["test_samples"] == [20] * 4
@@ -75,4 +76,4 @@ def test_a_run_that_goes_well_names_nobody() -> None:
     run = fedgraft.run("fedavg", skewed(), rounds=2, workers=1, evaluate_every=2)
     assert run.result["diverged"] == {"received": [], "trained": []}
     assert run.result["test_samples"] == [20] * 4
-    assert run.result["last"]["trained"]["pooled"] > 0.5
+    assert run.result["last"]["trained"]["accuracy"]["pooled"] > 0.5

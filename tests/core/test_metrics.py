@@ -208,7 +208,7 @@ def test_a_task_is_named_with_its_outputs_or_without() -> None:
         with pytest.raises(UserError):
             kind_named(text)
     task = Regression(2, 1.5, 3.0)
-    assert TASKS.make(TASKS.text(task)) == task
+    assert TASKS.make(TASKS.label(task)) == task
 
 
 def test_regression_learns_in_units_of_its_own_and_is_judged_in_those_of_the_targets() -> None:

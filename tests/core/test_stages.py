@@ -329,5 +329,5 @@ def test_what_is_no_stage_is_refused(fed: Federation, tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text(
         "from dataclasses import dataclass\n\n@dataclass\nclass Nothing:\n    x: int = 0\n"
     )
-    with pytest.raises(UserError, match="is not a stage: it is no kind of fedgraft"):
+    with pytest.raises(UserError, match="is not a stage: it has to be a class that derives from fedgraft"):
         fg.run("fedavg", fed, model=small_network(), rounds=1, stages=[f"{tmp_path}/other.py:Nothing"])

@@ -24,7 +24,7 @@ from PIL import Image
 
 from fedgraft.base.errors import UserError
 from fedgraft.data import datasets
-from fedgraft.data.datasets import catalogue, entries, fetch, formats, load
+from fedgraft.data.datasets import DATASETS, catalogue, entries, fetch, formats, load
 
 KINDS = ("images-idx3", "labels-idx1")
 QUARTET = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in KINDS)
@@ -40,9 +40,7 @@ def nothing_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "_cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(fetch, "official", no_network)
     monkeypatch.setattr(fetch, "package", no_network)
-    monkeypatch.setitem(
-        entries.ENTRIES, "fashion-mnist", replace(entries.ENTRIES["fashion-mnist"], system=tmp_path / "system")
-    )
+    monkeypatch.setattr(entries.FashionMNIST, "system", tmp_path / "system")
 
 
 def pixels(*shape: int, seed: int = 0) -> np.ndarray:
@@ -336,10 +334,10 @@ def test_lookup_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "package", package)
     with pytest.raises(UserError, match="the apt package dataset-fashion-mnist does not hold the published data"):
         found()
-    entry = entries.ENTRIES["fashion-mnist"]
     np.savez(tmp_path / "expected.npz", **homes["package"])
-    pinned = replace(entry.package, fingerprint=load(tmp_path / "expected.npz").fingerprint)
-    monkeypatch.setitem(entries.ENTRIES, "fashion-mnist", replace(entry, package=pinned))
+    assert entries.FashionMNIST.package is not None
+    pinned = replace(entries.FashionMNIST.package, fingerprint=load(tmp_path / "expected.npz").fingerprint)
+    monkeypatch.setattr(entries.FashionMNIST, "package", pinned)
     assert found() == "package"
 
 
@@ -365,7 +363,7 @@ def test_nothing_reachable_is_one_sentence_that_says_what_to_do(tmp_path: Path) 
 
 
 def test_every_entry_can_say_what_to_do(tmp_path: Path) -> None:
-    for entry in entries.ENTRIES.values():
+    for entry in DATASETS.values():
         if entry.bundled is None:
             with pytest.raises(UserError, match=f"dataset '{entry.name}' is not in"):
                 load(entry.name, tmp_path)
@@ -381,7 +379,7 @@ def test_misspelt_name_gets_the_nearest() -> None:
 def test_catalogue_knows_what_is_here(tmp_path: Path) -> None:
     np.savez(tmp_path / "mnist.npz", **small())
     listed = {listing.name: listing for listing in catalogue(tmp_path)}
-    assert list(listed) == list(entries.ENTRIES)
+    assert list(listed) == list(DATASETS)
     assert {name for name, listing in listed.items() if listing.available} == {
         "digits", "breast-cancer", "diabetes", "mnist",
     }  # fmt: skip
@@ -418,7 +416,7 @@ def test_a_mistyped_data_directory_is_not_made(
     with pytest.raises(UserError, match="could not be fetched"):
         load("cifar10")
     assert capsys.readouterr().err == f"fedgraft: fetching cifar10, about 170 MB, into {tmp_path / 'cache'}\n"
-    assert all(entry.megabytes > 0 for entry in entries.ENTRIES.values() if entry.bundles)
+    assert all(entry.megabytes > 0 for entry in DATASETS.values() if entry.bundles)
 
 
 # ----------------------------------------------------------------------------------------------------------- download
@@ -469,7 +467,7 @@ def test_download_fails_over_from_mirror_to_mirror(
     (tmp_path / "data").mkdir()
     mirrors = tuple(f"{server}/{name}/{{}}" for name in ("silent", "missing", "changed", "good"))
     bundle = entries.Bundle(MappingProxyType(known), formats.IDX, mirrors)
-    monkeypatch.setitem(entries.ENTRIES, "mnist", replace(entries.ENTRIES["mnist"], bundles=(bundle,)))
+    monkeypatch.setattr(entries.MNIST, "bundles", (bundle,))
     same(load("mnist", tmp_path / "data", progress=False), arrays)
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["mnist.npz"]
 
@@ -689,15 +687,15 @@ def test_member_names_never_become_paths(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("name", [name for name in entries.ENTRIES if name != "digits"])
+@pytest.mark.parametrize("name", [name for name in DATASETS if name != "digits"])
 def test_real_data_is_what_the_catalogue_says(name: str) -> None:
     folder = os.environ.get("FEDGRAFT_DATA")
     if folder is None or not (Path(folder) / f"{name}.npz").is_file():
         pytest.skip(f"FEDGRAFT_DATA holds no {name}.npz")
-    entry = entries.ENTRIES[name]
+    entry = DATASETS[name]
     dataset = load(name, download=False)
     assert (len(dataset.x_train), len(dataset.x_test)) == (entry.train, entry.test)
-    assert (dataset.shape, dataset.classes) == (entry.shape, entry.classes)
-    assert len(np.unique(dataset.y_train)) == entry.classes
+    assert (dataset.shape, dataset.classes) == (entry.shape, entry.outputs)
+    assert len(np.unique(dataset.y_train)) == entry.outputs
     if entry.package is not None:
         assert dataset.fingerprint == entry.package.fingerprint

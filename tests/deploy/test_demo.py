@@ -65,7 +65,7 @@ def test_it_trains_shows_how_it_goes_and_leaves_nothing_running(
         "round 1/1: loss", "ending every process",
     ):  # fmt: skip
         assert phrase in told
-    pooled = f"{100 * result['rounds'][0]['trained']['pooled']:.1f}"
+    pooled = f"{100 * result['rounds'][0]['trained']['metrics']['accuracy']['pooled']:.1f}"
     assert pooled in next(line for line in done.stdout.splitlines() if "all, pooled" in line)
 
 
@@ -92,7 +92,9 @@ def test_a_site_has_its_own_model_and_it_is_the_one_that_was_tested(
         x = (torch.from_numpy(data["x_test"]).float().unsqueeze(1) / 255 - 0.5) / 0.5
         right = network(x).argmax(1).numpy() == data["y_test"]
     result = json.loads((folder / "run" / "result.json").read_text())
-    assert right.mean() == pytest.approx(result["rounds"][-1][result["headline"]]["per_client"][1])
+    assert right.mean() == pytest.approx(
+        result["rounds"][-1][result["headline"]]["metrics"]["accuracy"]["per_client"][1]
+    )
     with pytest.raises(UserError, match="is there already"):
         CliRunner().invoke(app, words, catch_exceptions=False)
 

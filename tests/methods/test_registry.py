@@ -18,7 +18,9 @@ from fedgraft import methods
 from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation, Site, own_data
-from fedgraft.methods import METHODS, describe, make
+from fedgraft.methods import METHODS, describe
+
+make = METHODS.make
 
 # What a test needs besides the parameter itself: other parameters that give it something to act on, or a value that
 # the automatic choice below would not find.

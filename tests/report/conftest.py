@@ -6,11 +6,12 @@ import pytest
 from conftest import blobs, small_network
 
 import fedgraft as fg
-from fedgraft.runs.compare import Comparison
+from fedgraft.runs.comparison import Comparison
+from fedgraft.runs.run import Run
 
 
 @pytest.fixture(scope="session")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison[Run]:
     """FedAPA leaves a matrix, APFL a figure for each client, pFedAMF is a reconstruction."""
     return fg.compare(
         ["fedapa:mu=0.3", "apfl", "pfedamf"], seeds=2, federation=lambda seed: blobs(seed=seed), model=small_network(),
@@ -19,7 +20,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 @pytest.fixture(scope="session")
-def folder(comparison: Comparison) -> Path:
+def folder(comparison: Comparison[Run]) -> Path:
     directory = comparison.runs["local"][0].directory
     assert directory is not None
     return directory.parent

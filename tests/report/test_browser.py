@@ -145,7 +145,10 @@ def test_one_click_shows_and_hides_a_method(opened: Opened) -> None:
 
 
 def accuracies(comparison: Any, label: str, seed: int, point: str) -> list[float]:
-    return [100 * accuracy for accuracy in comparison.runs[label][seed].records[-1][point]["per_client"]]
+    return [
+        100 * accuracy
+        for accuracy in comparison.runs[label][seed].records[-1][point]["metrics"]["accuracy"]["per_client"]
+    ]
 
 
 def test_seed_method_and_point_change_the_benefit(opened: Opened, comparison: Any) -> None:
@@ -156,7 +159,7 @@ def test_seed_method_and_point_change_the_benefit(opened: Opened, comparison: An
         ours, alone = (accuracies(comparison, label, 1, point) for label in ("fedavg", "local"))
         gains = [mine - other for mine, other in zip(ours, alone, strict=True)]
         assert opened.bars("benefit") == pytest.approx(gains, abs=0.01)
-    opened.page.locator("[data-control=view]").select_option("accuracy")
+    opened.page.locator("[data-control=view]").select_option("value")
     assert opened.bars("benefit") == pytest.approx(ours, abs=0.01)
     opened.page.locator("[data-control=view]").select_option("gain")
     assert opened.page.locator("[data-control=seed]").last.input_value() == "1", "one seed for all pictures"
@@ -205,11 +208,12 @@ def test_losses_validation_and_everybodys_data_are_drawn(opened: Opened, compari
         return float(next(s for s in opened.option(chart)["series"] if s["name"] == "fedper")["data"][-1][1])
 
     for key, part, figure, scale in (
-        ("loss", "received", "loss", 1), ("everyone", "received_global", "mean", 100),
+        ("pooled", "received", "pooled", 100), ("everyone", "received_global", "mean", 100),
         ("validation", "received_validation", "mean", 100),
     ):  # fmt: skip
         select.select_option(key)
-        assert end("received") == pytest.approx(scale * sum(record[part][figure] for record in last) / 2, abs=1e-3)
+        there = [record[part]["metrics"]["accuracy"][figure] for record in last]
+        assert end("received") == pytest.approx(scale * sum(there) / 2, abs=1e-3)
     select.select_option("training")
     assert end("received") == pytest.approx(sum(record["loss"] for record in last) / 2, abs=1e-3)
     assert opened.page.locator("figure[data-chart=trained]").is_hidden(), "training has no two points"
@@ -291,7 +295,8 @@ def test_without_local_named_clients_and_one_that_was_never_tested(browser: Any,
     run.result["test_samples"] = [14, 14, 14, 14]
     for record in run.result["rounds"]:
         for point in ("received", "trained"):
-            record[point]["per_client"][1] = None
+            for figures in record[point]["metrics"].values():
+                figures["per_client"][1] = None
     context = browser.new_context(viewport={"width": 390, "height": 844})
     seen = Opened(context.new_page())
     seen.page.on("console", lambda message: seen.complaints.append(f"{message.type}: {message.text}"))
@@ -301,7 +306,7 @@ def test_without_local_named_clients_and_one_that_was_never_tested(browser: Any,
     caption = seen.page.locator("figure[data-chart=benefit] figcaption").inner_text()
     assert "Test accuracy of each client" in caption
     assert "Not tested: <b>Bergen</b>." in caption
-    last = run.result["rounds"][-1]["trained"]["per_client"]
+    last = run.result["rounds"][-1]["trained"]["metrics"]["accuracy"]["per_client"]
     shown = seen.bars("benefit")
     assert shown[1] == "-", "no bar, and not 0"
     assert [shown[i] for i in (0, 2, 3)] == pytest.approx([100 * last[i] for i in (0, 2, 3)], abs=1e-4)

@@ -4,58 +4,41 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import blobs, small_network
+from madeup import RMSE, compared, finished, reading, record, result
 from rich.console import Console
 
 import fedgraft as fg
 from fedgraft.report.comparison import names_for, remarks, view
-from fedgraft.report.reading import Finished, Reading
-from fedgraft.report.study import Study, studies
 from fedgraft.report.text import show
-from fedgraft.runs.config import At, configure
+from fedgraft.runs import table
+from fedgraft.runs.comparison import Reading
+from fedgraft.runs.config import At
+from fedgraft.runs.metric import ACCURACY
+from fedgraft.runs.resultfile import Result
 from fedgraft.runs.statistics import paired
-from fedgraft.runs.table import benefits, last_accuracies, orders, pairs, rows
+from fedgraft.runs.table import Pair, Row, orders
 
 CLIENTS = 12
-
-
-def result(
-    received: list[float | None], trained: list[float | None], *, headline: str = "trained", seed: int = 0, **more: Any
-) -> dict[str, Any]:
-    """The result of a run of one round."""
-
-    def point(accuracies: list[float | None]) -> dict[str, Any]:
-        known = [accuracy for accuracy in accuracies if accuracy is not None]
-        return {"mean": sum(known) / len(known), "pooled": known[0], "per_client": accuracies}
-
-    points = {"received": point(received), "trained": point(trained)}
-    return {
-        "seed": seed, "headline": headline, "reconstruction": False, "clients": len(trained), "seconds": 1.0,
-        "versions": {}, "bytes_up_per_client": 9.0, "bytes_down_per_client": 9.0,
-        "label_counts": [[1 + seed]] * len(trained),
-        "rounds": [{"round": 1, "bytes_up": 1, "bytes_down": 1, **points}], "last": points,
-    } | more  # fmt: skip
-
-
-def study(results: dict[str, list[dict[str, Any]]], **settings: Any) -> Study:
-    found = [
-        Finished(label, configure({"method": "local", "clients": len(each["rounds"][0]["trained"]["per_client"]),
-                                   "seed": each["seed"], **settings}), each, {})
-        for label, several in results.items() for each in several
-    ]  # fmt: skip
-    return studies(found)[0]
 
 
 def text(shown: Any, width: int = 80) -> str:
     console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
     console.print(shown)
     return console.export_text()
+
+
+def rows(results: dict[str, list[Result]], at: At = "trained") -> list[Row]:
+    return table.rows(results, ACCURACY, at)
+
+
+def pairs(results: dict[str, list[Result]], **more: Any) -> list[Pair]:
+    return table.pairs(results, ACCURACY, **more)
 
 
 def level(value: float) -> list[float | None]:
@@ -108,14 +91,14 @@ def test_every_pair_says_where_it_is_compared_and_whether_it_is_noise() -> None:
     assert alone is not None
     assert found["fedapa", "local"].difference.p == pytest.approx(alone.p)
     assert found["fedapa", "local"].difference.corrected == pytest.approx(4 * alone.p), "four methods against Local"
-    shown = text(view(study(several)))
+    shown = text(view(compared(several)))
     assert "Differences as trained" in shown
     line = next(line for line in shown.splitlines() if "fedapa - local" in line)
     assert line.split()[-1] == "yes"
     line = next(line for line in shown.splitlines() if "fedavg - ditto" in line or "ditto - fedavg" in line)
     assert line.split()[-1] == "no"
     assert max(map(len, shown.splitlines())) <= 80
-    assert "Differences as received" in text(view(study(several), "received"))
+    assert "Differences as received" in text(view(compared(several), "received"))
 
 
 def test_many_methods_are_compared_with_local_and_the_best_only() -> None:
@@ -125,19 +108,19 @@ def test_many_methods_are_compared_with_local_and_the_best_only() -> None:
     few = pairs(many, with_best=True)
     assert len(few) == 8 + 7
     assert {pair.one for pair in few[8:]} == {"m7"}
-    shown = text(view(study(many)))
+    shown = text(view(compared(many)))
     assert "m7 - m3" in shown
     assert "m5 - m3" not in shown
 
 
 def test_losers_are_shown_beside_winners() -> None:
     harmed = [0.5] * 3 + [0.4] * 9
-    shown = text(view(study({"local": [result(level(0.5), [0.5] * 12)], "ditto": [result(level(0.5), harmed)]})))
+    shown = text(view(compared({"local": [result(level(0.5), [0.5] * 12)], "ditto": [result(level(0.5), harmed)]})))
     assert "+0 -9" in shown
 
 
 def test_clients_with_the_same_data_in_all_seeds_count_once() -> None:
-    def over_seeds(same: bool) -> dict[str, list[dict[str, Any]]]:
+    def over_seeds(same: bool) -> dict[str, list[Result]]:
         counts = ([[7]] * 12, [[7 if same else 8]] * 12)
         return {
             name: [result(level(v + 0.1 * s), level(v), seed=s, label_counts=counts[s]) for s in (0, 1)]
@@ -151,18 +134,22 @@ def test_clients_with_the_same_data_in_all_seeds_count_once() -> None:
 
     assert effective(same=True) == CLIENTS
     assert effective(same=False) == 2 * CLIENTS
-    assert "bootstrap over clients\n" in text(view(study(over_seeds(same=True))))
-    assert "bootstrap over seeds and clients\n" in text(view(study(over_seeds(same=False))))
+    assert "bootstrap over clients\n" in text(view(compared(over_seeds(same=True))))
+    assert "bootstrap over seeds and clients\n" in text(view(compared(over_seeds(same=False))))
     one_digest = over_seeds(same=False)
     for each in chain(*one_digest.values()):
-        each["digest"] = {"data": "abc"}
+        each.digest = {"data": "abc"}
     assert rows(one_digest)[1].difference.pairs == CLIENTS  # type: ignore[union-attr]
 
 
 def test_a_client_that_never_was_tested_is_not_zero() -> None:
     tested = result([None, 0.5, 0.7], [None, 0.5, 0.7])
-    assert last_accuracies(tested, "trained") == [None, 0.5, 0.7]
-    assert benefits(tested, result([0.4] * 3, [0.4] * 3)) == [None, pytest.approx(0.1), pytest.approx(0.3)]
+    assert table.last_figures(tested, ACCURACY, "trained") == [None, 0.5, 0.7]
+    assert table.benefits(tested, result([0.4] * 3, [0.4] * 3), ACCURACY) == [
+        None,
+        pytest.approx(0.1),
+        pytest.approx(0.3),
+    ]
     row = rows({"local": [tested]})[0]
     assert row.worst_tenth["trained"].mean == 0.5
     assert row.unevenness["trained"].mean == pytest.approx(0.1)
@@ -171,14 +158,13 @@ def test_a_client_that_never_was_tested_is_not_zero() -> None:
 
 
 def test_a_figure_of_an_earlier_round_is_marked() -> None:
-    two = result([0.4, 0.5], [0.4, 0.5], names=["Berlin [east]", "Rome"])
-    later = {"mean": 0.6, "pooled": 0.6, "per_client": [None, 0.6]}
-    two["rounds"].append({"round": 2, "bytes_up": 1, "bytes_down": 1, "received": later, "trained": later})
+    rounds = [record(1, [0.4, 0.5], [0.4, 0.5]), record(2, [None, 0.6], [None, 0.6])]
+    two = result([None, 0.6], [None, 0.6], names=["Berlin [east]", "Rome"], rounds=rounds)
     row = rows({"local": [two]})[0]
     assert row.stale == ("Berlin [east] (round 1)",)
-    assert last_accuracies(two, "trained") == [0.4, 0.6]
+    assert table.last_figures(two, ACCURACY, "trained") == [0.4, 0.6]
     console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
-    show(Reading([Finished("local", configure({"method": "local", "clients": 2, "rounds": 2}), two, {})], []), console)
+    show(reading(finished("local", two)), console)
     lines = console.export_text().splitlines()
     assert any("Berlin [east]" in line and "40.0" in line and "(round 1)" in line for line in lines)
     assert any("Rome" in line and "60.0" in line and "(round" not in line for line in lines)
@@ -189,7 +175,7 @@ def test_diverged_clients_are_named_and_counted() -> None:
     each = [result(level(0.5), level(0.5), seed=s, diverged=broken if s else {}) for s in (0, 1)]
     row = rows({"local": each})[0]
     assert row.diverged == {"received": (), "trained": ("client 1 (seed 1)", "client 2 (seed 1)")}
-    shown = " ".join(text(view(study({"local": each}))).split())
+    shown = " ".join(text(view(compared({"local": each}))).split())
     assert "local: 2 clients diverged, trained: client 1 (seed 1), client 2 (seed 1)." in shown
 
 
@@ -197,8 +183,8 @@ def test_how_sure_a_clients_own_gain_is() -> None:
     alone = result([0.5] * 12, [8 / 14] * 12, test_samples=[14] * 12)
     helped = result([0.5] * 12, [10 / 14] * 12, test_samples=[14] * 12)
     console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
-    one = study({"local": [alone], "ditto": [helped]})
-    show(Reading([run for each in one.runs.values() for run in each.values()], []), console)
+    one = compared({"local": [alone], "ditto": [helped]})
+    show(Reading([one]), console)
     shown = console.export_text()
     assert "+14.3  -19 to  44, 2 of 14" in shown
     gain = one.gains("ditto", 0)
@@ -210,7 +196,7 @@ def test_how_sure_a_clients_own_gain_is() -> None:
 
 def test_yes_most_clients_only_if_it_is_more_than_chance() -> None:
     def answer(gains: list[float]) -> str:
-        return study({
+        return compared({
             "local": [result([0.5] * len(gains), [0.5] * len(gains))],
             "ditto": [result([0.5] * len(gains), [0.5 + gain for gain in gains])],
         }).verdicts()[0].answer  # fmt: skip
@@ -229,7 +215,7 @@ def test_long_names_fold_and_numbers_stay_whole() -> None:
         name: [result(level(0.98), level(0.98 - 0.3 * s), seed=s, **large) for s in (0, 1)]
         for name in ("local", *long)
     }  # fmt: skip
-    shown = text(view(study(results)))
+    shown = text(view(compared(results)))
     assert max(map(len, shown.splitlines())) <= 80
     assert "…" not in shown
     folded = "".join(
@@ -249,9 +235,9 @@ def test_figures_on_everyones_data_and_best_rounds_are_shown(tmp_path: Path) -> 
     done = fg.compare(["ditto"], seeds=1, federation=lambda seed: fed, **settings)
     row = {row.method: row for row in done.rows()}["ditto"]
     records = done.runs["ditto"][0].records
-    assert row.everyone["trained"].mean == records[-1]["trained_global"]["mean"]
+    assert row.everyone["trained"].mean == records[-1]["trained_global"]["metrics"]["accuracy"]["mean"]
     best = done.runs["ditto"][0].result["best"]["trained"]["mean"]["round"]
-    assert row.everyone_best["trained"].mean == records[best - 1]["trained_global"]["mean"]
+    assert row.everyone_best["trained"].mean == records[best - 1]["trained_global"]["metrics"]["accuracy"]["mean"]
     assert row.best == {}, "without validation data, the best round has seen the test data"
     shown = text(view(done))
     assert "all data" in shown
@@ -259,16 +245,18 @@ def test_figures_on_everyones_data_and_best_rounds_are_shown(tmp_path: Path) -> 
 
 
 def test_apples_metric_is_shown_where_there_is_validation_data() -> None:
+    best = {"mean": {"round": 2, "value": 0.777}, "pooled": None}
+    rounds = [record(n, level(0.5), [value] * CLIENTS) for n, value in ((1, 0.5), (2, 0.777), (3, 0.5))]
     chosen = result(
-        level(0.5), level(0.5), best={"chosen_on": "validation", "trained": {"mean": {"round": 3, "accuracy": 0.777}}}
+        level(0.5), level(0.5), rounds=rounds, best={"chosen_on": "validation", "received": best, "trained": best}
     )
-    shown = text(view(study({"local": [chosen]})))
+    shown = text(view(compared({"local": [chosen]})))
     assert "77.7" in shown.partition("Further figures")[2]
     assert "chosen on validation data" in shown
 
 
 @pytest.mark.parametrize("at", ["trained", "received", "own"])
-def test_what_is_written_is_json(comparison: fg.Comparison, at: At) -> None:
+def test_what_is_written_is_json(comparison: fg.Comparison[fg.Run], at: At) -> None:
     written = json.loads(json.dumps(comparison.to_json(at), allow_nan=False))
     assert written["compared_at"] == at
     assert len(written["pairs"]) == 5 * 4 / 2
@@ -293,9 +281,29 @@ def test_nothing_that_users_chose_is_markup(tmp_path: Path) -> None:
     each = {
         name: [result(level(0.5), level(0.5), names=[evil] * 12, diverged={"trained": [0]})] for name in ("local", evil)
     }
-    one = study(each, dataset=evil, model=evil)
+    one = compared(each, dataset=evil, model=evil)
     assert evil in " ".join(text(view(one)).split())
     console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
-    reading = Reading([run for each in one.runs.values() for run in each.values()], [evil])
-    show(replace(reading), console)
+    show(Reading([one], [evil]), console)
     assert f"left out: {evil}" in console.export_text()
+
+
+def test_another_metric_has_its_own_unit_and_direction() -> None:
+    results = {
+        "local": [result([54.5] * 12, [54.5] * 12, metrics=[RMSE])],
+        "ditto": [result([54.5] * 12, [51.25] * 12, metrics=[RMSE])],
+    }
+    shown = text(view(compared(results)))
+    assert "RMSE after the last round" in shown
+    assert "less is better" in shown
+    assert "54.50" in shown
+    assert "%" not in shown.replace("95 %", "")
+    line = next(line for line in shown.splitlines() if "ditto - local" in line)
+    assert "+3.250" in line, "less by 3.25 is better by 3.25"
+    assert "+12 -0" in shown
+    console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    show(Reading([compared(results)]), console)
+    pictures = console.export_text()
+    assert "and RMSE on average" in pictures
+    assert "mean RMSE of the clients by round" in pictures
+    assert max(map(len, pictures.splitlines())) <= 80

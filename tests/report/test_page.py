@@ -4,13 +4,13 @@ import base64
 import io
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import blobs, small_network
+from madeup import AUC, RMSE, finished, reading, record, result
 from rich.console import Console
 
 import fedgraft as fg
@@ -19,9 +19,8 @@ from fedgraft.report import figures
 from fedgraft.report.comparison import view
 from fedgraft.report.matrices import LEVELS, MISSING, fair_share, pack
 from fedgraft.report.page import render, seconds, size, write
-from fedgraft.report.reading import Finished, Reading, read_all
-from fedgraft.runs.config import configure
-from fedgraft.runs.table import points
+from fedgraft.runs.metric import ACCURACY
+from fedgraft.runs.reading import Finished, read_all
 
 
 def data(page: str) -> Any:
@@ -37,7 +36,7 @@ def test_the_page_holds_everything_and_loads_nothing(folder: Path) -> None:
     assert [(seen["name"], seen["matrix"]) for seen in study["observed"]] == [
         ("A", True), ("alpha", False), ("knowledge", True),
     ]  # fmt: skip
-    assert len(study["methods"][2]["curves"]["mean"]["trained"]["values"]) == 3
+    assert len(study["methods"][2]["judged"][0]["curves"]["mean"]["trained"]["values"]) == 3
     assert "default-src &#39;none&#39;" in page
     markup = re.sub(r"<script.*?</script>", "", page, flags=re.S)
     assert not re.search(r"<(link|img|iframe)|src=|url\(|@import", markup)
@@ -74,24 +73,15 @@ def test_refused_replies_are_in_the_page_and_in_the_table(tmp_path: Path) -> Non
 
 def made(label: str, seed: int, *, clients: int, rounds: int, observed: dict[str, Any], **settings: Any) -> Finished:
     rng = np.random.default_rng(seed)
-    records = []
-    for number in range(1, rounds + 1):
-        accuracies = rng.random(clients).tolist()
-        summary = {"mean": 0.5, "pooled": 0.5, "per_client": accuracies}
-        records.append({"round": number, "bytes_up": 9, "bytes_down": 9, "received": summary, "trained": summary})
-    result = {
-        "seed": seed, "headline": "trained", "reconstruction": False, "clients": clients, "seconds": 1.0,
-        "bytes_up_per_client": 9, "bytes_down_per_client": 9, "label_counts": [[5] * 10] * clients, "rounds": records,
-        "versions": {"torch": "2"}, "last": {p: {"mean": 0.5, "pooled": 0.5} for p in ("received", "trained")},
-    }  # fmt: skip
-    config = configure({"method": label, "clients": clients, "rounds": rounds, "seed": seed, **settings})
-    return Finished(label, config, result, observed)
+    records = [record(number, *[rng.random(clients).tolist()] * 2) for number in range(1, rounds + 1)]
+    facts = result([0.5] * clients, [0.5] * clients, seed=seed, rounds=records, label_counts=[[5] * 10] * clients)
+    return finished(label, facts, observed, **settings)
 
 
 def test_names_that_users_chose_are_only_text() -> None:
     evil = '</script><img src=x onerror="alert(1)">'
     run = made(evil, 0, clients=2, rounds=1, observed={evil: np.eye(2)[None]}, dataset=evil, model=evil)
-    page = render(Reading([run], [evil]))
+    page = render(reading(run, notes=[evil]))
     assert "<img src=x" not in page
     assert data(page)[0]["methods"][0]["label"] == evil
     assert page.count("</script>") == 5, "the theme, the data and three scripts"
@@ -105,7 +95,7 @@ def test_twenty_clients_and_fifty_rounds_stay_below_five_megabytes(tmp_path: Pat
         for label in ("local", "fedavg", *(f"m{i}" for i in range(8)))
         for seed in range(3)
     ]  # fmt: skip
-    path = write(Reading(runs, []), tmp_path / "report.html")
+    path = write(reading(*runs), tmp_path / "report.html")
     assert path.stat().st_size < 5_000_000
 
 
@@ -133,43 +123,37 @@ def test_small_arrays_leave_room_to_large_ones() -> None:
 
 
 def test_numbers_for_people() -> None:
-    assert [points(value) for value in (0.0312, -0.0312, 0.0, -0.0001)] == ["+3.1", "−3.1", "0.0", "0.0"]
+    assert [ACCURACY.difference(v) for v in (0.0312, -0.0312, 0.0, -0.0001)] == ["+3.1", "−3.1", "0.0", "0.0"]
+    assert [ACCURACY.shown(*each) for each in ((0.5,), (0.12345, 0.01), (None,), (float("nan"),))] == [
+        "50.0", "12.3±1.0", "–", "–",
+    ]  # fmt: skip
+    assert [RMSE.shown(v) for v in (0.1234, 12.345, 345.67, 12345.6, 1e7, 2e-5, 0.0)] == [
+        "0.123", "12.35", "345.7", "12346", "1.0e+07", "2.0e-05", "0.000",
+    ]  # fmt: skip
+    assert [RMSE.difference(v) for v in (1.5, -0.25, 0.0)] == ["+1.500", "−0.250", "0.000"]
+    assert RMSE.shown(54.5, 0.2345) == "54.50±0.23", "as many digits as the figure has"
     assert [size(value) for value in (12, 2048, 3.5 * 2**20)] == ["12 B", "2.0 KiB", "3.5 MiB"]
     assert [seconds(value) for value in (1.23, 45, 600, 9000)] == ["1.2 s", "45 s", "10 min", "2 h 30 min"]
 
 
-def outcome(label: str, accuracies: list[Any], *, seed: int = 0, headline: str = "trained", **facts: Any) -> Finished:
+def outcome(label: str, values: list[Any], *, never: int | None = None, **facts: Any) -> Finished:
     """A run of two rounds in whose last one these were the clients' accuracies; before, everybody had a half."""
-    count = len(accuracies)
-    known = [accuracy for accuracy in accuracies if accuracy is not None]
-
-    def point(values: list[float | None]) -> dict[str, Any]:
-        return {"mean": sum(known) / len(known), "pooled": 0.5, "loss": 0.3, "per_client": values}
-
-    before: list[float | None] = [None if facts.get("never") == client else 0.5 for client in range(count)]
-    records = [
-        {"round": number, "bytes_up": 9, "bytes_down": 9, "loss": 0.7, "received": point(before), "trained": point(now)}
-        for number, now in ((1, before), (2, accuracies))
-    ]
-    result = {
-        "seed": seed, "headline": headline, "reconstruction": False, "clients": count, "seconds": 1.0,
-        "bytes_up_per_client": 9, "bytes_down_per_client": 9, "label_counts": [[5] * 3] * count, "rounds": records,
-        "versions": {}, "last": {p: records[-1][p] for p in ("received", "trained")}, "test_samples": [14] * count,
-        **facts,
-    }  # fmt: skip
-    config = configure({"method": label, "clients": count, "rounds": 2, "seed": seed})
-    return Finished(label, config, result, {})
+    count = len(values)
+    before: list[float | None] = [None if never == client else 0.5 for client in range(count)]
+    rounds = [record(number, before, now, loss=0.7) for number, now in ((1, before), (2, values))]
+    told = {"label_counts": [[5] * 3] * count, "test_samples": [14] * count}
+    return finished(label, result(before, values, rounds=rounds, **(told | facts)))
 
 
 def clients(page: str, place: int = 0, point: str = "trained") -> Any:
-    return data(page)[0]["methods"][place]["clients"][point][0]
+    return data(page)[0]["methods"][place]["judged"][0]["clients"][point][0]
 
 
 def test_without_local_every_client_still_has_its_figure() -> None:
-    page = render(Reading([outcome("fedper", [11 / 14, 0.5, 1.0, 13 / 14])], []))
+    page = render(reading(outcome("fedper", [11 / 14, 0.5, 1.0, 13 / 14])))
     assert "no run of <code>local</code>" in page
     told = clients(page)
-    assert told["accuracy"] == pytest.approx([78.571429, 50, 100, 92.857143])
+    assert told["value"] == pytest.approx([78.571429, 50, 100, 92.857143])
     low, high = told["interval"][0]  # Wilson, 11 of 14: centre (11 + 1.92) / (14 + 3.84), by hand
     assert (low + high) / 2 == pytest.approx(100 * (11 + 1.9207) / (14 + 3.8415), abs=0.01)
     assert data(page)[0]["tested"] == [[14] * 4]
@@ -178,8 +162,8 @@ def test_without_local_every_client_still_has_its_figure() -> None:
 
 
 def test_a_gain_is_told_in_test_samples() -> None:
-    page = render(Reading([outcome("local", [0.5] * 4), outcome("fedper", [9 / 14, 0.5, 6 / 14, 0.5])], []))
-    gains = data(page)[0]["methods"][1]["benefit"]["trained"][0]
+    page = render(reading(outcome("local", [0.5] * 4), outcome("fedper", [9 / 14, 0.5, 6 / 14, 0.5])))
+    gains = data(page)[0]["methods"][1]["judged"][0]["benefit"]["trained"][0]
     assert gains["net"] == [2, 0, -1, 0]
     assert gains["gain"] == pytest.approx([14.285714, 0, -7.142857, 0])
     low, high = gains["interval"][0]
@@ -190,10 +174,10 @@ def test_a_gain_is_told_in_test_samples() -> None:
 
 def test_most_clients_are_said_to_gain_only_beyond_chance() -> None:
     local = outcome("local", [0.5] * 20)
-    sure = render(Reading([local, outcome("fedper", [0.7 + 0.01 * client for client in range(20)])], []))
+    sure = render(reading(local, outcome("fedper", [0.7 + 0.01 * client for client in range(20)])))
     assert "Yes, most clients." in sure
     assert "1 of 1 methods" not in sure
-    noise = render(Reading([local, outcome("fedper", [0.5 + 0.1 * (-1) ** client for client in range(20)])], []))
+    noise = render(reading(local, outcome("fedper", [0.5 + 0.1 * (-1) ** client for client in range(20)])))
     assert "Yes" not in noise.partition('class="lead"')[2].partition("</p>")[0]
     assert "Not more than chance." in noise
 
@@ -206,41 +190,42 @@ def test_who_diverged_and_who_was_not_tested_is_named() -> None:
             "fedper", [0.1, None, None, 0.9], names=names, never=1, diverged={"received": [], "trained": [0]}
         ),
     ]  # fmt: skip
-    page = render(Reading(runs, []))
+    page = render(reading(*runs))
     assert "Diverged clients, whose outputs are not finite and count as wrong: fedper: 1, Ålesund." in page
     assert "Never tested, and in no figure: fedper: 1, &lt;b&gt;Bergen&lt;/b&gt;." in page
     assert "Last tested before the last round: fedper: 1, Cork (round 1)." in page
     told = clients(page, 1)
-    assert told["accuracy"] == [10, None, 50, 90]
+    assert told["value"] == [10, None, 50, 90]
     assert told["round"] == [None, None, 1, None]
     assert told["diverged"] == [0]
     assert data(page)[0]["names"] == names
     assert "<b>Bergen</b>" not in page
-    assert data(page)[0]["methods"][1]["benefit"]["trained"][0]["gain"][1] is None
+    assert data(page)[0]["methods"][1]["judged"][0]["benefit"]["trained"][0]["gain"][1] is None
 
 
 def test_the_page_says_at_which_point_it_compares_and_when_that_matters() -> None:
     runs = [outcome("local", [0.5] * 4), outcome("fedper", [0.9] * 4, headline="received"), outcome("ditto", [0.8] * 4)]
     for run, received in zip(runs, (0.5, 0.6, 0.7), strict=True):
-        run.result["rounds"][-1]["received"].update(mean=received, per_client=[received] * 4)
-    page = render(Reading(runs, []))
+        for found in (run.facts.rounds[-1].received.metrics["accuracy"], run.facts.last.received["accuracy"]):
+            found.mean = received
+        run.facts.rounds[-1].received.metrics["accuracy"].per_client = [received] * 4
+    page = render(reading(*runs))
     assert "The order of the methods depends on it" in page
     assert "as trained: fedper, ditto, local; as received: ditto, fedper, local" in page
     study = data(page)[0]
     assert study["point"] == "trained"
-    assert study["best"] == {"trained": "fedper", "received": "ditto", "own": "ditto"}
-    assert data(render(Reading(runs, []), "own"))[0]["point"] == "own"
-    assert "is the same at all of them" in render(Reading([runs[0], outcome("ditto", [0.8] * 4)], []))
+    assert study["best"] == {"trained": ["fedper"], "received": ["ditto"], "own": ["ditto"]}
+    assert data(render(reading(*runs), "own"))[0]["point"] == "own"
+    assert "is the same at all of them" in render(reading(runs[0], runs[2]))
 
 
 def test_a_run_that_was_never_tested_has_a_page() -> None:
-    run = outcome("fedper", [0.5] * 4)
-    for record in run.result["rounds"]:
-        del record["received"], record["trained"]
-    empty = replace(run, result={**run.result, "last": {}})
-    page = render(Reading([empty], []))
-    assert clients(page)["accuracy"] == [None] * 4
-    assert data(page)[0]["methods"][0]["paths"]["trained"] == [None]
+    nothing = {"accuracy": {"mean": None, "pooled": None}}
+    rounds = [{"round": 1, "bytes_up": 9, "bytes_down": 9}]
+    facts = result([0.5] * 4, [0.5] * 4, rounds=rounds, last={"received": nothing, "trained": nothing})
+    page = render(reading(finished("fedper", facts)))
+    assert clients(page)["value"] == [None] * 4
+    assert data(page)[0]["methods"][0]["judged"][0]["paths"]["trained"] == [None]
 
 
 def test_the_figures_for_a_paper_have_losses_clients_and_everybodys_data(tmp_path: Path) -> None:
@@ -251,7 +236,11 @@ def test_the_figures_for_a_paper_have_losses_clients_and_everybodys_data(tmp_pat
     )  # fmt: skip
     written = {path.stem for path in figures.write(read_all([tmp_path / "all"]), tmp_path / "figures")}
     for point in ("received", "trained"):
-        assert {f"convergence-{point}", f"convergence-loss-{point}", f"convergence-everyone-{point}"} <= written
+        assert {
+            f"convergence-{point}",
+            f"convergence-log_loss-pooled-{point}",
+            f"convergence-everyone-{point}",
+        } <= written
     assert {"training-loss", "benefit-fedapa-seed0", "accuracy-local-seed0", "clients-fedapa-seed0"} <= written
     assert {"matrix-fedapa-A-seed0", "trajectories-fedapa-A-seed0", "labels-seed0", "communication"} <= written
 
@@ -263,3 +252,28 @@ def test_colours_reach_from_the_smallest_to_the_largest_value() -> None:
     scale, extend = figures._scale(mixed, mixing=False)
     assert (scale["vmin"], scale["vmax"], extend) == (0.04, 0.9, "neither")
     assert figures._scale(mixed - 0.5, mixing=False)[0]["vmin"] == pytest.approx(-0.46)
+
+
+def test_a_page_can_be_judged_by_every_metric_in_its_direction() -> None:
+    def judged(auc: float, rmse: float) -> Any:
+        values = {"auc": [auc] * 4, "rmse": [rmse] * 4}
+        return result(values, values, metrics=[AUC, RMSE])
+
+    runs = [finished("local", judged(0.5, 3.0)), finished("ditto", judged(0.25, 2.0))]
+    page = render(reading(*runs))
+    markup = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    assert "accuracy" not in markup
+    study = data(page)[0]
+    assert (study["metric"], [metric["title"] for metric in study["metrics"]]) == (0, ["AUC", "RMSE"])
+    assert [metric["higher"] for metric in study["metrics"]] == [True, False]
+    by_auc, by_rmse = study["methods"][1]["judged"]
+    assert by_auc["benefit"]["trained"][0]["gain"] == [-25] * 4
+    assert by_rmse["benefit"]["trained"][0]["gain"] == [1] * 4, "less is a gain"
+    assert by_rmse["benefit"]["trained"][0]["net"] == [None] * 4, "RMSE counts no samples"
+    assert "−25.0 points of AUC" in page
+    assert "+1.000 RMSE" in page
+    assert "+ is better, as less RMSE is" in page
+    assert '.study[data-metric="1"] [data-m]:not([data-m="1"])' in page
+    assert data(render(reading(*runs), metric="rmse"))[0]["metric"] == 1
+    with pytest.raises(UserError, match="no metric is called 'r2'"):
+        render(reading(*runs), metric="r2")

@@ -13,8 +13,9 @@ import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.report.page import render
-from fedgraft.report.reading import Reading, from_memory, read_all
-from fedgraft.runs.compare import Comparison
+from fedgraft.runs.comparison import Comparison, Reading
+from fedgraft.runs.reading import read_all
+from fedgraft.runs.run import Run
 
 LABELS = ["local", "fedavg", "fedapa:mu=0.3", "apfl", "pfedamf"]
 
@@ -33,9 +34,8 @@ def test_a_folder_of_comparisons_and_a_run_named_twice_give_each_run_once(folder
     assert len(read_all([folder / "local-seed0"]).runs) == 1
 
 
-def test_memory_and_directory_give_the_same_page(comparison: Comparison, folder: Path) -> None:
-    runs = [run for each in comparison.runs.values() for run in each]
-    assert render(Reading([from_memory(run) for run in runs], [])) == render(read_all([folder]))
+def test_memory_and_directory_give_the_same_page(comparison: Comparison[Run], folder: Path) -> None:
+    assert render(Reading([comparison])) == render(read_all([folder]))
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from fedgraft.cli import app
 from fedgraft.report import figures
-from fedgraft.report.reading import read_all
-from fedgraft.report.study import studies
 from fedgraft.report.text import show
+from fedgraft.runs.metric import ACCURACY
+from fedgraft.runs.reading import read_all
 
 runner = CliRunner()
 
@@ -60,7 +60,7 @@ def test_figures_have_the_papers_axes(folder: Path, tmp_path: Path) -> None:
         assert {f"{name}.svg", f"{name}.png"} <= written
     assert "matrix-fedapa-mu=0.3-A-seed0.svg" in written
     assert (tmp_path / "communication.png").read_bytes().startswith(b"\x89PNG")
-    drawn = dict(figures._figures(studies(reading.runs)[0], "trained"))
+    drawn = dict(figures._figures(reading.comparisons[0], "trained", ACCURACY))
     axes = drawn["convergence-trained"].axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Communication round", "Test accuracy (%)")
     assert drawn["labels-seed0"].axes[0].get_xlabel() == "Client"

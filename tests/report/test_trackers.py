@@ -29,11 +29,15 @@ def test_matrices_become_images_from_pale_to_dark() -> None:
 
 
 def test_metrics_have_flat_names_and_no_holes() -> None:
+    figures = {
+        "auc": {"mean": 0.25, "pooled": None, "per_client": [0.25]},
+        "rmse": {"mean": 1.5, "pooled": 2.5, "per_client": [1.5]},
+    }
     record = {"loss": None, "bytes_up": 3, "bytes_down": 4, "seconds": 0.5, "refused": [1], "round": 1,
-              "trained": {"mean": 0.25, "pooled": 0.5, "loss": 1.5, "per_client": [0.25], "diverged": [0]}}  # fmt: skip
+              "trained": {"metrics": figures, "diverged": [0]}}  # fmt: skip
     assert metrics(record) == {
         "bytes_up": 3, "bytes_down": 4, "seconds": 0.5, "refused": 1,
-        "trained/mean": 0.25, "trained/pooled": 0.5, "trained/loss": 1.5,
+        "trained/auc/mean": 0.25, "trained/rmse/mean": 1.5, "trained/rmse/pooled": 2.5,
         "trained/diverged": 1,
     }  # fmt: skip
 
@@ -45,8 +49,8 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     with tracker("tensorboard") as watcher:
         run = fg.run("fedapa", blobs(), model=small_network(), out=tmp_path / "run", watchers=[watcher], **QUICK)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"), size_guidance={"images": 0}).Reload()
-    curve = [(event.step, event.value) for event in events.Scalars("trained/pooled")]
-    assert curve == [(r["round"], pytest.approx(r["trained"]["pooled"])) for r in run.records]
+    curve = [(event.step, event.value) for event in events.Scalars("trained/accuracy/pooled")]
+    assert curve == [(r["round"], pytest.approx(r["trained"]["metrics"]["accuracy"]["pooled"])) for r in run.records]
     assert [event.step for event in events.Images("A")] == [1, 2]
     text = events.Tensors("parameters/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "| param/mu | 0.5 |" in text
@@ -66,8 +70,10 @@ def test_mlflow_reads_what_was_written(tmp_path: Path, monkeypatch: pytest.Monke
     experiment = client.get_experiment_by_name("fedgraft")
     (kept,) = client.search_runs([experiment.experiment_id])
     assert kept.info.status == "FINISHED"
-    history = client.get_metric_history(kept.info.run_id, "trained/pooled")
-    assert [(m.step, m.value) for m in history] == [(r["round"], r["trained"]["pooled"]) for r in run.records]
+    history = client.get_metric_history(kept.info.run_id, "trained/accuracy/pooled")
+    assert [(m.step, m.value) for m in history] == [
+        (r["round"], r["trained"]["metrics"]["accuracy"]["pooled"]) for r in run.records
+    ]
     assert kept.data.params["param/mu"] == "0.5"
     assert kept.data.params["lr"] == "0.1"
     artifacts = {artifact.path for artifact in client.list_artifacts(kept.info.run_id)}

@@ -36,11 +36,11 @@ def test_a_line_that_is_being_written_waits(folder: Path, going_on: Path) -> Non
     _, second, _ = (folder / "apfl-seed0" / "metrics.jsonl").read_text().splitlines(keepends=True)
     follower = Follower.of(going_on)
     assert (follower.method, follower.rounds) == ("apfl", 3)
-    assert [record["round"] for record in follower.poll()] == [1]
+    assert [record.round for record in follower.poll()] == [1]
     append(going_on, second[:40])
     assert follower.poll() == []
     append(going_on, second[40:])
-    assert [record["round"] for record in follower.poll()] == [2]
+    assert [record.round for record in follower.poll()] == [2]
     (going_on / "metrics.jsonl").write_text("")
     assert follower.poll() == []
     assert follower.records == [], "a resumed run may begin before where it was"
@@ -66,7 +66,9 @@ def test_plain_lines_until_the_result_is_there(
     writer.join()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" loss")[0] for line in lines] == [f"run round {n}/3" for n in (1, 2, 3)]
-    assert "trained" in lines[0]
+    mean = json.loads(rest[-1])["trained"]["metrics"]["accuracy"]["mean"]
+    assert "accuracy received" in lines[-1]
+    assert f"trained {100 * mean:.1f} %" in lines[-1]
 
 
 def test_a_comparison_is_a_live_table(folder: Path) -> None:

@@ -16,7 +16,7 @@ import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.core.rounds import Round
 from fedgraft.runs import compare as comparisons
-from fedgraft.runs.compare import Comparison
+from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.run import Run
 
 SETTINGS: dict[str, Any] = {"rounds": 3, "lr": 0.1, "batch_size": 8, "workers": 1, "checkpoint_every": 1}

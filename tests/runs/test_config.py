@@ -33,9 +33,9 @@ def test_a_recipe_crops_and_mirrors_colour_images_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", recipes())
 def test_every_recipe_is_a_valid_configuration(name: str) -> None:
-    from fedgraft.data.partition import parse
+    from fedgraft.data.partition import SCHEMES
 
-    assert parse(configure(recipe_name=name).partition)
+    assert SCHEMES.make(configure(recipe_name=name).partition)
 
 
 @pytest.mark.parametrize(

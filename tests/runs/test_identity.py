@@ -14,9 +14,9 @@ import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.core.rounds import Round
 from fedgraft.data.federation import Federation
-from fedgraft.report.reading import read_all
 from fedgraft.runs.config import configure, read
 from fedgraft.runs.identity import settings_digest
+from fedgraft.runs.reading import read_all
 from fedgraft.runs.run import Run
 
 SETTINGS: dict[str, Any] = {

@@ -12,16 +12,16 @@ import pytest
 from conftest import blobs, small_network
 
 import fedgraft as fg
-from fedgraft import methods
 from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method, hyper
 from fedgraft.core.rounds import Round
 from fedgraft.data.federation import Federation
+from fedgraft.methods import METHODS
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.report.page import write
-from fedgraft.report.reading import read_all
 from fedgraft.runs import compare as comparisons
 from fedgraft.runs.config import read
+from fedgraft.runs.reading import read_all
 from fedgraft.runs.run import Run
 
 SETTINGS: dict[str, Any] = {"rounds": 3, "lr": 0.1, "batch_size": 8, "workers": 1, "checkpoint_every": 1}
@@ -70,7 +70,7 @@ def test_labels_are_distinct_for_distinct_methods() -> None:
         FedAvg(), Nameless(), FedAvgM(), FedAvgM(beta=0.5), FedAvgM(plain=0.5), FedAvgM(layers=(3,)),
         FedAvgM(extras=[1]), Undeclared(), Undeclared(0.5),
     ]  # fmt: skip
-    labels = [methods.label(each) for each in given]
+    labels = [METHODS.label(each) for each in given]
     assert labels == [
         "fedavg", "Nameless", "fedavg-m", "fedavg-m:beta=0.5", "fedavg-m:plain=0.5", "fedavg-m:layers=(3,)",
         "fedavg-m:extras=[1]", "undeclared:gamma=1.0", "undeclared:gamma=0.5",
@@ -93,7 +93,7 @@ def test_folders_are_distinct_and_not_too_long() -> None:
     assert max(map(len, folders)) < 200
 
 
-@pytest.mark.parametrize("method", [FedAvgM(beta=0.5, layers=(3,)), Nameless(), Undeclared(0.5)], ids=methods.label)
+@pytest.mark.parametrize("method", [FedAvgM(beta=0.5, layers=(3,)), Nameless(), Undeclared(0.5)], ids=METHODS.label)
 def test_an_own_method_is_found_again(fed: Federation, tmp_path: Path, method: Method) -> None:
     whole = fg.run(method, fed, model=small_network(), **SETTINGS)
     with pytest.raises(KeyboardInterrupt):

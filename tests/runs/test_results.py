@@ -27,10 +27,11 @@ from fedgraft.core.task import Classification
 from fedgraft.data.federation import Federation
 from fedgraft.report import figures
 from fedgraft.report.page import render
-from fedgraft.report.reading import read_all
 from fedgraft.report.text import show
 from fedgraft.report.watch import watch
 from fedgraft.runs import results
+from fedgraft.runs.metric import ACCURACY
+from fedgraft.runs.reading import read_all
 from fedgraft.runs.resultfile import Record, complaint
 from fedgraft.runs.run import Run
 from fedgraft.trackers import tracker
@@ -43,31 +44,38 @@ def evaluated(number: int, mean: float | None, validation: float | None = None) 
     parts = {"received": mean, "trained": mean}
     if validation is not None:
         parts |= {f"{point}_validation": validation for point in parts}
-    return {"round": number, **{part: {"mean": value, "pooled": value} for part, value in parts.items()}}
+    figures = {part: {"metrics": {"accuracy": {"mean": value, "pooled": value}}} for part, value in parts.items()}
+    return {"round": number, **figures}
 
 
 def test_best_and_last_skip_rounds_without_a_figure() -> None:
-    found = results.best_and_last([evaluated(1, 0.5), {"round": 2}, evaluated(3, 0.4), evaluated(4, None)])
-    assert found["best"]["trained"]["mean"] == {"round": 1, "accuracy": 0.5}
-    assert found["last"]["trained"] == {"mean": 0.4, "pooled": 0.4}
+    records = [evaluated(1, 0.5), {"round": 2}, evaluated(3, 0.4), evaluated(4, None)]
+    found = results.best_and_last(records, [ACCURACY])
+    assert found["best"]["trained"]["mean"] == {"round": 1, "value": 0.5}
+    assert found["last"]["trained"] == {"accuracy": {"mean": 0.4, "pooled": 0.4}}
     assert found["last"]["round"] == 3
+
+
+def test_the_best_is_the_least_where_less_is_better() -> None:
+    less = ACCURACY.model_copy(update={"higher": False})
+    found = results.best_and_last([evaluated(1, 0.5), evaluated(2, 0.2), evaluated(3, 0.4)], [less])
+    assert found["best"]["trained"]["mean"] == {"round": 2, "value": 0.2}
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_best_is_chosen_among_the_rounds_that_have_validation_figures(missing: int) -> None:
     records = [evaluated(1, 0.5, 0.7), evaluated(2, 0.6, 0.8), evaluated(3, 0.4, 0.6)]
     records[missing] = evaluated(missing + 1, 0.9)
-    found = results.best_and_last(records)
+    found = results.best_and_last(records, [ACCURACY])
     assert found["best"]["chosen_on"] == "validation"
     assert found["best"]["received"]["pooled"]["round"] == (1 if missing == 1 else 2)
     assert found["last"]["round"] == 3
 
 
 def test_a_run_in_which_nobody_was_tested_has_no_figures() -> None:
-    found = results.best_and_last([{"round": 1}, {"round": 2}])
-    assert found["last"] == {
-        "received": {"mean": None, "pooled": None}, "trained": {"mean": None, "pooled": None}, "round": None,
-    }  # fmt: skip
+    found = results.best_and_last([{"round": 1}, {"round": 2}], [ACCURACY])
+    nothing = {"accuracy": {"mean": None, "pooled": None}}
+    assert found["last"] == {"received": nothing, "trained": nothing, "round": None}
     assert found["best"]["trained"] == {"mean": None, "pooled": None}
 
 
@@ -97,7 +105,7 @@ def test_a_result_is_written_also_when_nobody_could_be_tested(
     with tracker("tensorboard") as watcher:
         run = untested(fed, tmp_path / "run", watchers=[watcher])
     assert json.loads((tmp_path / "run" / "result.json").read_text())["last"]["round"] is None
-    assert run.accuracy != run.accuracy
+    assert run.value != run.value
     assert "no client's model could be tested in any round" in str(run)
     reading = read_all([tmp_path / "run"])
     assert "fedapa" in render(reading)
@@ -117,7 +125,9 @@ def test_a_result_keeps_the_rounds_in_which_somebody_was_tested(
     in_rounds({1})
     run = untested(fed, tmp_path / "run")
     assert run.result["last"]["round"] == 2
-    assert run.result["last"]["trained"] == {figure: run.records[1]["trained"][figure] for figure in results.FIGURES}
+    measured = run.records[1]["trained"]["metrics"]
+    expected = {name: {figure: found[figure] for figure in results.FIGURES} for name, found in measured.items()}
+    assert run.result["last"]["trained"] == expected
     assert "trained" in str(run)
     render(read_all([tmp_path / "run"]))
 
@@ -187,6 +197,11 @@ def copy(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "copy"))
 
 
+def accuracy(result: dict[str, Any]) -> Any:
+    return result["rounds"][0]["trained"]["metrics"]["accuracy"]
+
+
+FIGURES = {"mean": 0.5, "pooled": 0.5, "per_client": [0.5] * 3}
 FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "wrong type": (lambda r: r.update(clients="3"), "clients: input should be a valid integer"),
     "truth": (lambda r: r.update(seconds=True), "seconds: input should be a valid number"),
@@ -194,13 +209,24 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "missing in a round": (lambda r: r["rounds"][1].pop("bytes_up"), "rounds.1.bytes_up: field required"),
     "null": (lambda r: r["rounds"][1].update(trained=None), "rounds.1.trained: input should be"),
     "one point": (lambda r: r["rounds"][1].pop("trained"), "one of the two points is missing"),
-    "too few clients": (lambda r: r["rounds"][0]["trained"]["per_client"].pop(), "has 2 entries for 3 clients"),
+    "too few clients": (
+        lambda r: accuracy(r)["per_client"].pop(),
+        "has 2 entries for 3 clients",
+    ),
     "too many names": (lambda r: r["names"].append("x"), "names has 4 entries for 3 clients"),
     "no classes": (lambda r: r.update(label_counts=[[], [], []]), "tells of no classes"),
     "ragged": (lambda r: r["label_counts"][0].pop(), "rows of different lengths"),
-    "NaN": (lambda r: r["last"]["trained"].update(mean=math.nan), "last.trained.mean: "),
+    "NaN": (lambda r: r["last"]["trained"]["accuracy"].update(mean=math.nan), "last.trained.accuracy.mean: "),
     "infinity": (lambda r: r.update(seconds=math.inf), "seconds: "),
-    "above one": (lambda r: r["rounds"][0]["trained"].update(mean=7.0), "less than or equal to 1"),
+    "above one": (
+        lambda r: accuracy(r).update(mean=7.0),
+        "accuracy that cannot be",
+    ),
+    "below nothing": (lambda r: r["last"]["trained"]["accuracy"].update(pooled=-0.5), "accuracy that cannot be"),
+    "another metric": (lambda r: r["rounds"][1]["trained"]["metrics"].update(x=FIGURES), "other metrics than accuracy"),
+    "no metric": (lambda r: r.update(metrics=[]), "metrics: list should have at least 1 item"),
+    "a metric twice": (lambda r: r["metrics"].append(r["metrics"][0]), "two metrics have one name"),
+    "no direction": (lambda r: r["metrics"][0].pop("higher"), "metrics.0.higher: field required"),
     "huge": (lambda r: r.update(bytes_up_per_client=1e300), "bytes_up_per_client: "),
     "beyond a long": (lambda r: r["rounds"][0].update(bytes_up=10**30), "rounds.0.bytes_up: "),
     "a round twice": (lambda r: r["rounds"].append(r["rounds"][1]), "does not hold every round"),
@@ -240,6 +266,60 @@ def test_resume_and_report_agree_that_a_run_is_complete_and_a_damaged_one_is_men
         fg.resume(copy)
     (copy / "result.json").unlink()
     assert fg.resume(copy, workers=1).result == before
+
+
+def first_format(result: dict[str, Any]) -> dict[str, Any]:
+    """A result as the first format had it: accuracy and a loss, and no word of metrics."""
+
+    def test(found: dict[str, Any]) -> dict[str, Any]:
+        accuracy, loss = found["metrics"]["accuracy"], found["metrics"]["log_loss"]["pooled"]
+        return {**accuracy, "loss": loss, "diverged": found["diverged"]}
+
+    old = {key: value for key, value in result.items() if key not in ("task", "metrics")} | {"format": 1}
+    old["rounds"] = [
+        {key: test(value) if isinstance(value, dict) else value for key, value in record.items()}
+        for record in result["rounds"]
+    ]
+    points = ("received", "trained")
+    old["last"] = result["last"] | {point: result["last"][point]["accuracy"] for point in points}
+    old["best"] = result["best"] | {
+        point: {
+            figure: {"round": chosen["round"], "accuracy": chosen["value"]}
+            for figure, chosen in result["best"][point].items()
+        }
+        for point in points
+    }
+    return old
+
+
+def test_a_result_of_the_first_format_is_read_as_one_of_the_second(copy: Path) -> None:
+    new = results.read_json(copy / "result.json")
+    before = read_all([copy]).runs[0].facts
+    (copy / "result.json").write_text(json.dumps(first_format(new)))
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in first_format(new)["rounds"]))
+    after = read_all([copy]).runs[0].facts
+    assert (after.format, after.task) == (2, "classification")
+    for point in ("received", "trained"):
+        assert after.last.figures(point, "accuracy") == before.last.figures(point, "accuracy")
+        assert after.best.choice(point) == before.best.choice(point)
+        old, now = (facts.rounds[1].test(point, "_global") for facts in (before, after))
+        assert old is not None
+        assert now is not None
+        assert now.metrics["accuracy"] == old.metrics["accuracy"]
+        assert now.metrics["log_loss"].pooled == old.metrics["log_loss"].pooled
+        last = after.last.figures(point, "log_loss")
+        assert last is not None
+        assert last.pooled == new["last"][point]["log_loss"]["pooled"]
+    assert "accuracy" in render(read_all([copy]))
+    shown = Console(file=io.StringIO(), force_terminal=True, width=100)
+    watch(copy, shown, poll_seconds=0.01)
+    assert "2/2" in shown.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_result_of_a_later_format_is_refused_in_a_sentence(copy: Path) -> None:
+    (copy / "result.json").write_text(json.dumps({**results.read_json(copy / "result.json"), "format": 3}))
+    with pytest.raises(UserError, match="has format 3, but this fedgraft reads formats 1 and 2"):
+        read_all([copy])
 
 
 @pytest.mark.parametrize(

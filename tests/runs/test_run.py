@@ -24,18 +24,18 @@ def test_a_run_on_own_data_with_an_own_module(fed: Federation) -> None:
     assert run.result["method"] == "fedapa"
     assert run.result["params"]["eta"] == 0.02
     assert run.result["model"] == "custom"
-    assert 0 <= run.accuracy <= 1
+    assert 0 <= run.value <= 1
     module = run.module(2)
     x, y = fed.clients[2].test.batch(slice(None))
     right = (module(x).argmax(1) == y).float().mean()
-    assert run.records[-1]["trained"]["per_client"][2] == pytest.approx(float(right))
+    assert run.records[-1]["trained"]["metrics"]["accuracy"]["per_client"][2] == pytest.approx(float(right))
 
 
 def test_the_module_is_the_personal_one(fed: Federation) -> None:
     run = fg.run("ditto", fed, model=small_network(), **QUICK)
     x, y = fed.clients[1].test.batch(slice(None))
     right = (run.module(1)(x).argmax(1) == y).float().mean()
-    assert run.records[-1]["trained"]["per_client"][1] == pytest.approx(float(right))
+    assert run.records[-1]["trained"]["metrics"]["accuracy"]["per_client"][1] == pytest.approx(float(right))
     assert not torch.equal(run._states[1]["own"], run._states[1]["v"])
     with pytest.raises(UserError, match="not a plain network"):
         fg.run("fedproto", fed, model=small_network(), **QUICK).module(0)
@@ -62,7 +62,7 @@ def test_a_run_directory_tells_everything(fed: Federation, tmp_path: Path) -> No
     keys = "method params dataset partition clients model seed rounds best last"
     assert set(keys.split()) <= result.keys()
     assert {"round", "seconds", "bytes_up", "bytes_down", "received", "trained"} <= result["rounds"][0].keys()
-    assert {"mean", "pooled", "per_client"} <= result["rounds"][0]["received"].keys()
+    assert {"mean", "pooled", "per_client"} <= result["rounds"][0]["received"]["metrics"]["accuracy"].keys()
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == result["rounds"]
     assert load_file(tmp_path / "run" / "observed.safetensors")["A"].shape == (2, 4, 4)
@@ -96,7 +96,7 @@ def test_best_is_chosen_on_validation_data_where_there_is_some() -> None:
 
 def test_global_accuracy_is_there_on_request(fed: Federation) -> None:
     run = fg.run("local", fed, model=small_network(), global_test=True, **QUICK)
-    own, everyone = run.records[-1]["trained"], run.records[-1]["trained_global"]
+    own, everyone = (run.records[-1][part]["metrics"]["accuracy"] for part in ("trained", "trained_global"))
     assert everyone["mean"] < own["mean"], "alone, a client never sees one of the three classes"
 
 
@@ -119,7 +119,7 @@ def test_a_comparison_has_local_and_fedavg_and_the_same_data_for_all(tmp_path: P
     first, second = (run.result["label_counts"] for run in comparison.runs["fedper"])
     assert first == comparison.runs["local"][0].result["label_counts"]
     assert first != second, "every seed draws a new partition"
-    values = [run.result["last"]["trained"]["pooled"] for run in comparison.runs["fedper"]]
+    values = [run.result["last"]["trained"]["accuracy"]["pooled"] for run in comparison.runs["fedper"]]
     mean = sum(values) / 2
     assert rows["fedper"].pooled["trained"].mean == pytest.approx(mean)
     assert rows["fedper"].pooled["trained"].deviation == pytest.approx(abs(values[0] - values[1]) / 2**0.5)

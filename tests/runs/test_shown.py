@@ -13,22 +13,24 @@ QUICK = {"rounds": 2, "workers": 1, "lr": 0.1, "batch_size": 8}
 
 
 @pytest.fixture(scope="module")
-def compared() -> fg.Comparison:
+def compared() -> fg.Comparison[fg.Run]:
     fed = blobs((200, 300, 100, 80))
     return fg.compare(["ditto"], seeds=1, federation=lambda seed: fed, model=small_network(), **QUICK)
 
 
-def test_representations_are_short(compared: fg.Comparison) -> None:
+def test_representations_are_short(compared: fg.Comparison[fg.Run]) -> None:
     fed = blobs((200, 300, 100, 80))
     assert repr(fed) == "Federation(blobs, own, seed 0: 4 clients, 680 training samples, 3 classes)"
     assert repr(compared) == "Comparison(local, fedavg, ditto on blobs, 4 clients, own, 2 rounds, 1 seed)"
     run = compared.runs["ditto"][0]
-    assert repr(run).startswith("Run(ditto on blobs, 4 clients, own, 2 rounds, seed 0: client mean received ")
-    assert len(repr(run)) < 120
+    assert repr(run).startswith(
+        "Run(ditto on blobs, 4 clients, own, 2 rounds, seed 0: client mean of accuracy received "
+    )
+    assert len(repr(run)) < 130
     assert len(repr(compared.rows())) < 400
 
 
-def test_printing_shows_the_tables(compared: fg.Comparison) -> None:
+def test_printing_shows_the_tables(compared: fg.Comparison[fg.Run]) -> None:
     shown = str(compared)
     assert "Differences as trained" in shown
     assert max(map(len, shown.splitlines())) <= 80
@@ -92,8 +94,8 @@ def test_progress_leads_with_the_mean_of_the_clients(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stderr", stream)
     run = fg.run("fedavg", blobs((20, 13, 31, 9)), model=small_network(), progress=True, **QUICK)
     last = next(line for line in stream.getvalue().splitlines() if "round 2/2" in line)
-    assert f"trained {100 * run.records[-1]['trained']['mean']:.1f}%" in last
-    assert f"received {100 * run.records[-1]['received']['mean']:.1f}%" in last
+    for point in ("received", "trained"):
+        assert f"{point} {100 * run.records[-1][point]['metrics']['accuracy']['mean']:.1f} %" in last
 
 
 def test_a_clients_error_with_square_brackets_is_text(monkeypatch: pytest.MonkeyPatch) -> None:

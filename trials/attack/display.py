@@ -10,8 +10,8 @@ from rich.console import Console
 
 import fedgraft as fg
 from fedgraft.data.federation import Site, own_data
-from fedgraft.report.reading import read_all
 from fedgraft.report.text import show
+from fedgraft.runs.reading import read_all
 from trials.attack import BreachError, attack
 
 TEXTS = ("[/bold]", "[red]x[/]", "[link=file:///etc/passwd]y[/link]", "[/]", "[[x]]", "\\[bold]", "{task.description}")

@@ -94,7 +94,7 @@ def poisoned(_: Path, rng: random.Random) -> str:
         run: Run = fedgraft.run(method, **settings)
     if any([r["client"] for r in record["refused"]] != [LIAR] for record in run.records):
         raise BreachError(f"{method} took {size:.3g} for each weight")
-    best = fedgraft.run(method, **settings).result["last"]["trained"]["pooled"]
-    if (found := run.result["last"]["trained"]["pooled"]) < best - 0.3:
+    best = fedgraft.run(method, **settings).facts.last.trained["accuracy"].pooled
+    if (found := run.facts.last.trained["accuracy"].pooled) < best - 0.3:
         raise BreachError(f"{method}: {100 * found:.0f} % with the liar, {100 * best:.0f} % without")
     return "refused in every round"

@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 import fedgraft
 from fedgraft.base.errors import UserError
 from fedgraft.report.page import render
-from fedgraft.report.reading import read_all
 from fedgraft.report.text import show
 from fedgraft.report.watch import watch
+from fedgraft.runs.reading import read_all
 from trials.attack import BreachError, attack
 
 FORGERIES = 12

@@ -11,7 +11,8 @@ import tomli_w
 
 from fedgraft import methods, models
 from fedgraft.core.settings import Training
-from fedgraft.data import partition
+from fedgraft.data.partition import SCHEMES
+from fedgraft.methods import METHODS
 from fedgraft.papers import recipes
 from fedgraft.runs import directory
 from fedgraft.runs.config import RunConfig, configure, participation_range, read
@@ -51,20 +52,20 @@ def prepare() -> Attempt:
     """Nothing is slow here."""
     kinds = [_file, _values, _values, _params, _method_text, _partition_text, _model_text]
     recipe_names = list(recipes())
-    methods.describe(methods.METHODS["fedapa"])
+    methods.describe(METHODS["fedapa"])
 
     def attempt(rng: Random, room: Path) -> None:
         config, made = rng.choice(kinds)(rng, room, recipe_names)
         if config is None:
             return
         participation_range(config.participation)
-        partition.parse(config.partition)
-        made = made or methods.make(config.method, **config.params)
+        SCHEMES.make(config.partition)
+        made = made or METHODS.make(config.method, **config.params)
         config = config.model_copy(update={"method": made.name, "params": made.parameters()})
         directory.write_config(room, config)
         again = configure(read(room / "config.toml"))
         assert again == config.model_copy(update={"params": again.params}), "config.toml repeats another run"
-        assert methods.make(again.method, **again.params) == made
+        assert METHODS.make(again.method, **again.params) == made
 
     return attempt
 
@@ -94,22 +95,22 @@ def _values(rng: Random, room: Path, recipe_names: list[str]) -> Made:
 
 def _params(rng: Random, room: Path, recipe_names: list[str]) -> Made:
     """Random values for the hyper-parameters of any method."""
-    name = rng.choice(list(methods.METHODS))
-    known = [p["name"] for p in methods.describe(methods.METHODS[name])["parameters"]] or ["eta"]
+    name = rng.choice(list(METHODS))
+    known = [p["name"] for p in methods.describe(METHODS[name])["parameters"]] or ["eta"]
     params = {rng.choice([*known, damage.text(rng)]): damage.value(rng) for _ in range(rng.randint(1, 3))}
     return configure({"method": name, "params": params}), None
 
 
 def _method_text(rng: Random, room: Path, recipe_names: list[str]) -> Made:
     text = rng.choice(METHOD_TEXTS)
-    made = methods.parse(_damaged_text(rng, text))
-    assert methods.parse(methods.label(made)) == made, "the label of a method is another method"
+    made = METHODS.make(_damaged_text(rng, text))
+    assert METHODS.make(METHODS.label(made)) == made, "the label of a method is another method"
     return RunConfig(), made
 
 
 def _partition_text(rng: Random, room: Path, recipe_names: list[str]) -> Made:
     text = rng.choice(PARTITIONS)
-    drawn = partition.parse(_damaged_text(rng, text) if rng.random() < 0.9 else text)
+    drawn = SCHEMES.make(_damaged_text(rng, text) if rng.random() < 0.9 else text)
     return configure({"partition": str(drawn)}), None
 
 

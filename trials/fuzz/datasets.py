@@ -13,7 +13,7 @@ import numpy as np
 from fedgraft.data.datasets import load
 from fedgraft.data.datasets.formats import idx, sentences
 from fedgraft.data.federation import own_data, read_sites
-from fedgraft.data.partition import Partition, parse
+from fedgraft.data.partition import SCHEMES, Partition
 from trials.fuzz import Attempt, damage
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -27,7 +27,7 @@ def prepare() -> Attempt:
         "x_test": rng.integers(0, 255, (6, 4, 4), dtype=np.uint8), "y_test": np.arange(6) % 3,
     }  # fmt: skip
     members = {name: _npy(array) for name, array in arrays.items()}
-    partition = parse("iid").split(arrays["y_train"], arrays["y_test"], 3, 0)
+    partition = SCHEMES.make("iid").split(arrays["y_train"], arrays["y_test"], 3, 0)
     images = b"\0\0\x08\x03" + struct.pack(">III", 12, 4, 4) + arrays["x_train"].tobytes()
 
     def site(rng: Random, room: Path) -> None:

@@ -21,7 +21,7 @@ from fedgraft.core.message import Field, Message, objection
 from fedgraft.core.method import Method, Server
 from fedgraft.core.rounds import Participation, deliver, rounds
 from fedgraft.engines.local import LocalEngine
-from fedgraft.methods import METHODS, make
+from fedgraft.methods import METHODS
 from fedgraft.runs.config import configure
 from fedgraft.runs.run import plan
 from trials.fuzz import Attempt
@@ -61,7 +61,7 @@ class Puppets:
 
 def prepare() -> Attempt:
     """Let every method serve honest clients for a round, and keep what they answer in the second."""
-    scenes = [_scene(make(name)) for name in METHODS]
+    scenes = [_scene(METHODS.make(name)) for name in METHODS]
 
     def attempt(rng: Random, _: Path) -> None:
         scene = rng.choice(scenes)

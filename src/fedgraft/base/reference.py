@@ -27,6 +27,12 @@ def split(text: str) -> tuple[str, str] | None:
     return None if match is None else (match["reference"], match["rest"] or "")
 
 
+def absolute(text: str) -> str:
+    """Name a file by its whole path, so that a text that refers to it holds in any folder; leave others as they are."""
+    match = re.fullmatch(r"(?P<place>[^:]*?\.py):(?P<rest>.*)", text)
+    return text if match is None else f"{Path(match['place']).expanduser().resolve()}:{match['rest']}"
+
+
 def resolve(text: str, kind: str) -> object:
     """Import what ``text`` refers to, which is to be a ``kind``; paths and modules are looked for from here."""
     match = _REFERENCE.fullmatch(text)

@@ -3,14 +3,13 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedgraft.core import streams
-from fedgraft.core.model import Architecture, Layout, Model, Part
+from fedgraft.core.model import Layout, Model, Part
 from fedgraft.core.optimizer import Stepper, optimizer
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.settings import Training
@@ -18,27 +17,9 @@ from fedgraft.core.spec import ClientId as ClientId
 from fedgraft.core.spec import Spec
 from fedgraft.core.state import Holder, State
 from fedgraft.core.training import Loss, Phase, Update, descend, draws, plainly
+from fedgraft.core.workbench import Workbench
 
 Predictor = Callable[[Tensor], Tensor]
-
-
-@dataclass
-class Workbench:
-    """The live models of one worker: made once for each architecture, then lent to one client after another."""
-
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    _models: dict[tuple[int, str], Model] = field(default_factory=dict)
-
-    def model(self, architecture: Architecture, role: str = "own") -> Model:
-        """Lend a live model; different roles (a student and its teacher) get different ones."""
-        key = (id(architecture), role)
-        if key not in self._models:
-            self._models[key] = architecture.model(self.device)
-        return self._models[key]
-
-    def clear(self) -> None:
-        """Put away the models that keep state in Python, before the next client comes: its own would not be alone."""
-        self._models = {key: model for key, model in self._models.items() if not model.stateful}
 
 
 class Client(Holder):

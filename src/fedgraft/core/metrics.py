@@ -39,6 +39,8 @@ class Metric:
     percent: ClassVar[bool] = False
     bounded: ClassVar[bool] = False
     single: ClassVar[bool] = False
+    counted: ClassVar[bool] = False
+    """Whether it is the share of samples that were answered rightly, so that their number says how sure it is."""
 
     def shape(self, outputs: int) -> tuple[int, ...]:
         """Return the shape of a tally for a network of so many outputs; a ``single`` metric is not asked."""
@@ -76,7 +78,7 @@ class Accuracy(Metric):
     title = "accuracy"
     about = "share of right answers"
     tasks = ("classification",)
-    percent, bounded = True, True
+    percent, bounded, counted = True, True, True
 
     def tally(self, outputs: Tensor, targets: Tensor) -> Array:
         return _pair((outputs.argmax(dim=1) == targets).sum(), targets.numel())

@@ -145,9 +145,7 @@ def pipeline(texts: tuple[str, ...]) -> Pipeline:
     """Make the stages that a run names; none may be there twice, for what it remembers is kept under its name."""
     stages: list[Stage] = []
     for text in texts:
-        stage = STAGES.make(text)
-        if not isinstance(stage, Stage):
-            raise UserError(f"{text!r} is not a stage: it is no kind of fedgraft.Stage")
+        stage: Stage = STAGES.make(text)
         if any(stage.name == other.name for other in stages):
             raise UserError(f"the stage {stage.name} is there twice")
         stages.append(stage)

@@ -99,9 +99,7 @@ class Task:
         """Make the metrics of these names, or the usual ones; the first leads."""
         made: dict[str, Metric] = {}
         for text in names or self.metrics:
-            metric = METRICS.make(text)
-            if not isinstance(metric, Metric):
-                raise UserError(f"{text!r} is not a metric: it is no kind of fedgraft.Metric")
+            metric: Metric = METRICS.make(text)
             if metric.tasks and self.name not in metric.tasks:
                 fitting = [n for n in METRICS if self.name in METRICS[n].tasks]
                 raise UserError(f"{metric.name} cannot judge {self.name}; there are {', '.join(fitting) or 'none'}")
@@ -335,16 +333,15 @@ def kind_of(targets: Array, where: str) -> type[Task]:
 
 def kind_named(text: str) -> tuple[type[Task], int | None]:
     """Read ``name`` or ``name:outputs``: what kind of task, and with how many outputs, if that is said."""
-    name, values = TASKS.split(text)
+    name, rest = TASKS.split(text)
     kind = TASKS.find(name)
-    if not issubclass(kind, Task):
-        raise UserError(f"{text!r} is not a task: it is no kind of fedgraft.Task")
-    outputs = values.pop(None, values.pop("outputs", None))
-    if values:
-        raise UserError(f"a task is named by itself, or with its number of outputs ({name}:3), not as {text!r}")
-    if outputs is not None and (not isinstance(outputs, int) or outputs < 1):
-        raise UserError(f"the number of outputs of a task is a whole number from 1 on, not {outputs!r}")
-    return kind, outputs
+    outputs = rest.strip().removeprefix("outputs=")
+    if rest.strip() and not (outputs.isdecimal() and int(outputs) > 0):
+        raise UserError(
+            f"a task is named by itself, or with its number of outputs, which is a whole number from 1 on ({name}:3), "
+            f"not as {text!r}"
+        )
+    return kind, int(outputs) if outputs else None
 
 
 def _affordable(outputs: int, what: str) -> int:

@@ -15,15 +15,16 @@ from fedgraft.base.errors import UserError
 from fedgraft.core import streams
 from fedgraft.core.samples import ClientData, Preparation, Samples
 from fedgraft.core.task import Task
-from fedgraft.data.datasets import Dataset, is_path, lies_at_sites, load, read_npz
+from fedgraft.data.datasets import Dataset, is_own, lies_at_sites, load, read_npz
 from fedgraft.data.datasets.dataset import ARRAYS, Constants, pixel_constants, sound, task_of
 from fedgraft.data.datasets.formats import Array, Arrays
 from fedgraft.data.digest import Fingerprint, fingerprint
-from fedgraft.data.partition import Partition, Scheme, parse
+from fedgraft.data.partition import OWN as OWN
+from fedgraft.data.partition import SCHEMES
+from fedgraft.data.partition.partition import Partition
+from fedgraft.data.partition.scheme import Scheme
 
 Normalisation = Literal["half", "standard"]
-OWN = "own"
-"""The partition of data that was never split: it lies at its sites."""
 LONGEST_NAME = 100
 UNUSED = (
     "{} has validation samples (x_val), which a split over clients does not use: `validation` puts a share of each "
@@ -147,9 +148,9 @@ def federate(
     images to that many pixels a side. ``task`` says what is learned (default: as the targets look; docs/tasks.md). A
     ``partition`` that ends in .json is a saved one; schemes that go by classes go by tenths of the target in
     regression, and by a sample's first label where it has several. A folder as ``dataset`` holds
-    one .npz file for each site, and is not split further.
+    one .npz file for each site, and is not split further; ``./file.py:load`` is a function of yours that gives arrays.
     """
-    own = not isinstance(dataset, str) or is_path(dataset) or lies_at_sites(dataset)
+    own = is_own(dataset)
     if own and data_dir is not None:
         what = dataset.name if isinstance(dataset, Dataset) else dataset
         raise UserError(f"data_dir is where datasets are found by their names; {what} is not one: leave data_dir out")
@@ -299,7 +300,7 @@ def _drawn(source: Dataset, clients: int | None, partition: str | Scheme | Parti
     if partition is None:
         partition = "dirichlet:0.1"
     if isinstance(partition, str):
-        partition = Partition.load(partition) if partition.endswith(".json") else parse(partition)
+        partition = Partition.load(partition) if partition.endswith(".json") else SCHEMES.make(partition)
     if not isinstance(partition, Partition):
         both = source.task.strata(np.concatenate([source.y_train, source.y_test]))
         strata = both[: len(source.y_train)], both[len(source.y_train) :]

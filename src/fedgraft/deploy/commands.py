@@ -10,6 +10,8 @@ import typer
 from fedgraft.base.errors import UserError
 from fedgraft.deploy.charter import ELSEWHERE
 from fedgraft.flags import ConfigFile, Recipe, Set, with_settings
+from fedgraft.methods import METHODS
+from fedgraft.runs import names
 from fedgraft.runs.config import configure, read
 
 app = typer.Typer(
@@ -58,14 +60,15 @@ def init(
 ) -> None:
     """Write the Flower app of a federation, a description for each site, and the commands for everybody."""
     _require("flwr")
-    layers = [read(config) if config else {}, settings, {"method": method} if method else {}]
+    layers = [read(config) if config else {}, settings, _method(method)]
     if set_:
-        from fedgraft.methods import assignments
+        from fedgraft.base.registry import assignments
 
         layers.append({"params": assignments(set_)})
     if method is None and "method" not in layers[0]:
         raise UserError("name a method, such as --method fedapa; `fedgraft methods` lists them")
     run = configure(*layers, recipe_name=recipe)
+    names.insist_on_learning(run)
 
     from fedgraft.deploy.application import write_kit
     from fedgraft.deploy.charter import charter
@@ -188,6 +191,7 @@ def demo(
 ) -> None:
     """Start a server and sites as separate processes on this machine, with TLS and keys, and train on digits."""
     _require("flwr")
+    METHODS.insist(method)
     from fedgraft.deploy.demo import show
 
     show(out, method=method, sites=sites, rounds=rounds, seed=seed)
@@ -204,6 +208,14 @@ def model(
     facts = fetch(site, out)
     typer.echo(f"{out}: {facts['model']} of {facts['method']}, round {facts['round']}, as {facts['point']}")
     typer.echo(f"in Python: network = fedgraft.load_model({str(out)!r})")
+
+
+def _method(text: str | None) -> dict[str, Any]:
+    """The settings that a method and the parameters behind its name are."""
+    if text is None:
+        return {}
+    name, params = METHODS.read(text)
+    return {"method": name, **({"params": params} if params else {})}
 
 
 def _listed(text: str) -> list[str]:

@@ -18,7 +18,7 @@ from rich.table import Table
 from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS
 from fedgraft.data.datasets import Dataset, load
-from fedgraft.data.partition import parse
+from fedgraft.data.partition import SCHEMES
 from fedgraft.deploy import certificates
 from fedgraft.deploy.application import write_app
 from fedgraft.deploy.charter import Charter, charter
@@ -26,9 +26,10 @@ from fedgraft.deploy.processes import HOST, Deployment, Process
 from fedgraft.deploy.serving import planned
 from fedgraft.flags import default_directory
 from fedgraft.report.page import write as write_report
-from fedgraft.report.reading import Reading, read_all
 from fedgraft.runs import directory
-from fedgraft.runs.table import last_accuracies
+from fedgraft.runs.comparison import Reading
+from fedgraft.runs.reading import read_all
+from fedgraft.runs.table import last_figures
 from fedgraft.terminal import facts_table
 
 Say = Callable[[str], None]
@@ -89,7 +90,7 @@ def _federate(place: Path, agreed: Charter, digits: Dataset, say: Say) -> None:
 
 def _make_sites(folder: Path, names: Sequence[str], digits: Dataset, seed: int) -> dict[str, Path]:
     """Give each site its own samples, and a file that says where they lie."""
-    drawn = parse(PARTITION).split(digits.y_train, digits.y_test, len(names), seed)
+    drawn = SCHEMES.make(PARTITION).split(digits.y_train, digits.y_test, len(names), seed)
     x, y = np.concatenate([digits.x_train, digits.x_test]), np.concatenate([digits.y_train, digits.y_test])
     described = {}
     for name, train, test in zip(names, drawn.train, drawn.test, strict=True):
@@ -140,16 +141,17 @@ def _telling(console: Console) -> Iterator[Say]:
 
 
 def _table(reading: Reading, names: Sequence[str]) -> Table:
-    """What each site's own model gets right of the site's own test samples."""
-    result = reading.runs[0].result
-    samples = result["samples"]
+    """How good each site's own model is on the site's own test samples."""
+    facts = reading.runs[0].facts
+    metric = facts.leading
 
     def row(site: str, count: int, received: float | None, trained: float | None) -> dict[str, str]:
-        shown = ("" if share is None else f"{100 * share:.1f}" for share in (received, trained))
+        shown = ("" if value is None else metric.shown(value) for value in (received, trained))
         return dict(zip(("site", "samples", "received", "trained"), (site, f"{count:,}", *shown), strict=True))
 
-    own = zip(names, samples, *(last_accuracies(result, point) for point in POINTS), strict=True)
+    own = zip(names, facts.samples, *(last_figures(facts, metric, point) for point in POINTS), strict=True)
     rows = [row(*each) for each in own]
-    rows.append(row("all, pooled", sum(samples), *(result["last"][point]["pooled"] for point in POINTS)))
-    headings = {"site": "site", "samples": "training samples", "received": "received %", "trained": "trained %"}
-    return facts_table(rows, headings)
+    pooled = [facts.last.figures(point, metric.name) for point in POINTS]
+    rows.append(row("all, pooled", sum(facts.samples), *(each and each.pooled for each in pooled)))
+    headings = {point: f"{point}: {metric.heading}" for point in ("received", "trained")}
+    return facts_table(rows, {"site": "site", "samples": "training samples", **headings})

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedgraft import methods
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.base.foreign import one_line
@@ -34,6 +33,7 @@ from fedgraft.engines.flower.records import Holdings
 from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites, StoppedError, beginnings
 from fedgraft.engines.flower.site import SiteError, describe
 from fedgraft.engines.workshop import Workshop
+from fedgraft.methods import METHODS
 from fedgraft.runs import directory, results
 from fedgraft.runs.run import Run, conduct, newest, plan
 
@@ -149,7 +149,7 @@ class Described:
 def planned(charter: Charter, samples: tuple[int, ...]) -> Run:
     """Plan the run as both halves do, and say what does not fit; ``samples`` are the training samples of each site."""
     config = charter.config
-    return plan(methods.make(config.method, **config.params), Described(charter, samples), config, None, given=True)
+    return plan(METHODS.make(config.method, **config.params), Described(charter, samples), config, None, given=True)
 
 
 # ---- the server half

@@ -23,13 +23,14 @@ from torch import Tensor
 
 from fedgraft.base.errors import UserError
 from fedgraft.core import streams
-from fedgraft.core.client import ClientId, Workbench
+from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import Kind, Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Spec
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.state import State
+from fedgraft.core.workbench import Workbench
 from fedgraft.engines.mailbox import Mailbox, shared_memory
 from fedgraft.engines.workshop import Done, Job, Workshop, first_states
 

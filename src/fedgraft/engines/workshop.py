@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from fedgraft.core import exchange, streams
-from fedgraft.core.client import Client, ClientId, Workbench
+from fedgraft.core.client import Client, ClientId
 from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Spec
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.state import State
+from fedgraft.core.workbench import Workbench
 
 Purpose = Literal["train", "evaluate"]
 

@@ -46,6 +46,7 @@ class APFL(FedAvg):
     """A private model and the global one, mixed in a learned proportion."""
 
     name = "apfl"
+    family = "a global model and a personal twin"
     citation = "Deng, Kamani, Mahdavi, arXiv 2003.13461, 2020"
     idea = "a learned mixture of a private model and the global one, in weight space"
     headline = "trained"

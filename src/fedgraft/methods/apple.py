@@ -71,6 +71,7 @@ class APPLE(Method):
     """Adaptive personalized cross-silo federated learning."""
 
     name = "apple"
+    family = "many models to each client"
     citation = "Luo and Wu, IJCAI 2022, arXiv 2110.08394"
     idea = "each client learns, together with its core model, how to mix everybody's core models into its own"
     sends = "down: the others' core models (at most `budget` of them); up: the own core model"

@@ -48,6 +48,7 @@ class DBE(FedAvg):
     """FedAvg with the domain bias eliminator."""
 
     name = "dbe"
+    family = "prototypes and features"
     citation = "Zhang et al., NeurIPS 2023, arXiv 2311.14975"
     idea = "FedAvg whose features are drawn to a common mean, with a private bias for what is local in them"
     sends = "down: the global model and the consensus mean; up: the trained model (once: the mean of the features)"

@@ -36,6 +36,7 @@ class Ditto(FedAvg):
     """A personal twin that stays near the global model."""
 
     name = "ditto"
+    family = "a global model and a personal twin"
     citation = "Li et al., ICML 2021, arXiv 2012.04221"
     idea = "FedAvg, and beside it a private model on each client with a quadratic pull towards the received one"
     headline = "trained"

@@ -49,6 +49,7 @@ class FedALA(FedAvg):
     """Take from the global model what helps, element by element."""
 
     name = "fedala"
+    family = "a global model and a personal twin"
     citation = "Zhang et al., AAAI 2023, arXiv 2212.01197"
     idea = "learn, for each element of the top layers, how much of the download replaces the client's old model"
     shows = {

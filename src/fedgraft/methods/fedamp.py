@@ -107,6 +107,7 @@ class FedAMP(MessagePassing):
     """Federated attentive message passing."""
 
     name = "fedamp"
+    family = "mixed on the server for each client"
     idea = "a cloud model for each client mixes all models by their distance, and local training is pulled to it"
 
     lam: float = hyper(0.1, "how much models attract each other; the pull to the cloud model is lam / alpha", low=0.0)

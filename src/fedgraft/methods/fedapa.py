@@ -50,6 +50,7 @@ class FedAPA(Method):
     """Adaptive personalized aggregation, learned on the server."""
 
     name = "fedapa"
+    family = "mixed on the server for each client"
     citation = "Sun et al., IJCAI 2025, arXiv 2502.07456"
     idea = "the server learns each client's mixture of all extractors from where its training ended; heads stay private"
     sends = "down: the client's own mixture of extractors; up: the trained extractor"

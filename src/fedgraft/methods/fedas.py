@@ -55,6 +55,7 @@ class FedAS(FedPer):
     """Aligned extractors, averaged by Fisher information."""
 
     name = "fedas"
+    family = "split models"
     citation = "Yang et al., CVPR 2024, pp. 11986-11995"
     idea = "align the received extractor with the client's own prototypes; average extractors by Fisher information"
     sends = "down: the extractor; up: the trained extractor, the trace of the Fisher information"

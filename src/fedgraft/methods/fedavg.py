@@ -28,6 +28,7 @@ class FedAvg(Method):
     """One model for everybody."""
 
     name = "fedavg"
+    family = "one model for all, and what to make of it"
     citation = "McMahan et al., AISTATS 2017, arXiv 1602.05629"
     idea = "one global model: the sample-weighted mean of all clients' models"
     sends = "down: the global model; up: the trained model"

@@ -50,6 +50,7 @@ class FedAvgFT(FedAvg):
     """FedAvg, then everybody adapts a copy."""
 
     name = "fedavg-ft"
+    family = "one model for all, and what to make of it"
     citation = "baseline in Luo and Wu, IJCAI 2022, arXiv 2110.08394; training: McMahan et al., AISTATS 2017"
     idea = "FedAvg; every client fine-tunes a throw-away copy of the global model"
 

@@ -32,6 +32,7 @@ class FedAvgLocal(FedAvg):
     """FedAvg, judged before the averaging."""
 
     name = "fedavg-local"
+    family = "one model for all, and what to make of it"
     citation = "baseline in Luo and Wu, IJCAI 2022, arXiv 2110.08394; training: McMahan et al., AISTATS 2017"
     idea = "FedAvg; every client uses the model that its last local training left"
     headline = "trained"

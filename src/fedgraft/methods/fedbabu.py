@@ -32,6 +32,7 @@ class FedBABU(FedAvgFT):
     """Body learned together under one fixed head."""
 
     name = "fedbabu"
+    family = "split models"
     citation = "Oh et al., ICLR 2022, arXiv 2106.06042"
     idea = "average the extractor under one fixed random head; every client fine-tunes a throw-away copy"
     sends = "down: the extractor; up: the trained extractor"

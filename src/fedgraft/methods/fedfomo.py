@@ -53,6 +53,7 @@ class FedFomo(Method):
     """First order model optimization."""
 
     name = "fedfomo"
+    family = "many models to each client"
     citation = "Zhang et al., ICLR 2021, arXiv 2012.08565"
     idea = (
         "each client weighs a few others' models by how much they lower its validation loss, and starts from the mean"

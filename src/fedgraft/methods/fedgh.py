@@ -45,6 +45,7 @@ class FedGH(Method):
     """Private extractors under a generalized global header."""
 
     name = "fedgh"
+    family = "prototypes and features"
     citation = "Yi et al., ACM MM 2023, arXiv 2303.13137"
     idea = "the server trains one head on the class means of all clients' features; extractors stay private"
     sends = "down: the global head; up: the client's class means and which classes it has"

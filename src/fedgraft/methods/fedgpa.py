@@ -80,6 +80,7 @@ class FedGPA(Aligned):
     """Global personalized aggregation: everybody's own mixture of extractors and of classifiers."""
 
     name = "fedgpa"
+    family = "mixed on the server for each client"
     citation = "Han et al., AI Open 2025, doi 10.1016/j.aiopen.2025.03.001"
     idea = "align features with global prototypes; mix extractors by prototype distance and size, classifiers by a QP"
     sends = "down: own extractor and classifier, prototypes; up: both trained, class means, counts, a variance"

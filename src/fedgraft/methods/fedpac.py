@@ -138,6 +138,7 @@ class FedPAC(Aligned):
     """Feature alignment and classifier collaboration."""
 
     name = "fedpac"
+    family = "mixed on the server for each client"
     citation = "Xu et al., ICLR 2023, arXiv 2306.11867"
     idea = "align features with global prototypes; give each client its own optimal mixture of all heads"
     sends = "down: extractor, own head, prototypes; up: both trained, class means before and after, counts, a variance"

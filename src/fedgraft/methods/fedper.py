@@ -18,6 +18,7 @@ class FedPer(FedAvg):
     """A common body, everybody's own head."""
 
     name = "fedper"
+    family = "split models"
     citation = "Arivazhagan et al., arXiv 1912.00818, 2019"
     idea = "average the extractor; every client keeps its own head"
     sends = "down: the extractor; up: the trained extractor"

@@ -53,6 +53,7 @@ class FedPHP(FedAvg):
     """Every client's past teaches its present."""
 
     name = "fedphp"
+    family = "a global model and a personal twin"
     citation = "Li et al., ECML-PKDD 2021"
     idea = "a running mean of the client's own models is its personal model, and the teacher of each new download"
     headline = "trained"

@@ -70,6 +70,7 @@ class FedPPA(FlexiFed):
     """Max-common averaging with progressive alignment."""
 
     name = "fedppa"
+    family = "clients with different architectures"
     citation = "Prasetya et al., arXiv 2510.14698, 2025"
     idea = "average common layers, then align them one by one with the outputs of the client's previous layers"
     shows = {

@@ -41,6 +41,7 @@ class FedPPAPlus(FedPPA):
     """FedPPA with entropy weights."""
 
     name = "fedppa+"
+    family = "clients with different architectures"
     idea = "FedPPA in which clients with more varied labels count more in the averages"
     sends = "down: the averaged layers and how many contributed; up: the layers with a partner, the label entropy"
     needs_classes = True

@@ -49,6 +49,7 @@ class FedProto(Local):
     """Local training towards common class means."""
 
     name = "fedproto"
+    family = "prototypes and features"
     citation = "Tan et al., AAAI 2022, arXiv 2105.00243"
     idea = "every client keeps its network; features of each class are pulled to that class's mean over all clients"
     sends = "down: the prototype of each class; up: the client's own prototypes and how many samples each stands for"

@@ -37,6 +37,7 @@ class FedProx(FedAvg):
     """FedAvg on a leash."""
 
     name = "fedprox"
+    family = "one model for all, and what to make of it"
     citation = "Li et al., MLSys 2020, arXiv 1812.06127"
     idea = "FedAvg with a quadratic pull towards the received model during local training"
 

@@ -30,6 +30,7 @@ class FedProxFT(FedAvgFT, FedProx):
     """FedProx, then everybody adapts a copy."""
 
     name = "fedprox-ft"
+    family = "one model for all, and what to make of it"
     citation = "baseline in Luo and Wu, IJCAI 2022, arXiv 2110.08394; training: Li et al., MLSys 2020"
     idea = "FedProx; every client fine-tunes a throw-away copy of the global model"
 

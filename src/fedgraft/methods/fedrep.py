@@ -41,6 +41,7 @@ class FedRep(FedPer):
     """FedPer in turns: first the head, then the body."""
 
     name = "fedrep"
+    family = "split models"
     citation = "Collins et al., ICML 2021, arXiv 2102.07078"
     idea = "FedPer's split, trained in turns: the private head on the fixed extractor, then the extractor"
 

@@ -55,6 +55,7 @@ class FlexiFed(Method):
     """Average common layers."""
 
     name = "flexifed"
+    family = "clients with different architectures"
     citation = "Wang et al., WWW 2023, doi 10.1145/3543507.3583347"
     idea = "networks of different depth average the layers that agree from the input onwards"
     sends = "down: the averaged layers and how many contributed to each; up: the layers that have a partner"

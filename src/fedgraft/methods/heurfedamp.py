@@ -35,6 +35,7 @@ class HeurFedAMP(MessagePassing):
     """Message passing with cosine attention."""
 
     name = "heurfedamp"
+    family = "mixed on the server for each client"
     idea = "FedAMP for deep networks: cloud models mix by cosine similarity, with a fixed share for the own model"
 
     sigma: float = hyper(25.0, "sharpness of the attention", low=0.0)

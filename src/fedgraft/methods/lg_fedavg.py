@@ -38,6 +38,7 @@ class LGFedAvg(FedAvg):
     """Everybody's own body, a common head."""
 
     name = "lg-fedavg"
+    family = "split models"
     citation = "Liang et al., arXiv 2001.01523, 2020"
     idea = "average the head; every client keeps its own extractor"
     sends = "down: the head; up: the trained head (in warm rounds the whole model)"

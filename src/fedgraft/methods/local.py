@@ -20,6 +20,7 @@ class Local(Method):
     """Each client alone."""
 
     name = "local"
+    family = "one model for all, and what to make of it"
     idea = "every client trains alone: what federation has to beat"
     sends = "nothing"
     averages = "nothing, for nothing is sent"

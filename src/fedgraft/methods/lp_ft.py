@@ -41,6 +41,7 @@ class LPFT(FedAvgFT):
     """FedAvg, then everybody adapts the head of a copy, then all of it."""
 
     name = "lp-ft"
+    family = "one model for all, and what to make of it"
     citation = "Kumar et al., ICLR 2022, arXiv 2202.10054; in federated learning: Chen et al., arXiv 2511.12695, 2025"
     idea = "FedAvg; every client fits the head of a throw-away copy, then fine-tunes all of it"
 

@@ -55,6 +55,7 @@ class PFedAMF(FedAvg):
     """Local, global and past knowledge in one model."""
 
     name = "pfedamf"
+    family = "a global model and a personal twin"
     citation = "Yao et al., ICPP 2024"
     idea = "fuse local, global and history models by a learned matrix, and distil the fusion into the upload"
     sends = "down: the global model; up: the distilled model"

@@ -59,6 +59,7 @@ class PFedHN(Method):
     """A hypernetwork for everybody, an embedding for each."""
 
     name = "pfedhn"
+    family = "mixed on the server for each client"
     citation = "Shamsian et al., ICML 2021, arXiv 2103.04628"
     idea = "a hypernetwork on the server turns a learned embedding of each client into that client's weights"
     sends = "down: the weights written for the client; up: how its training changed them"

@@ -57,6 +57,7 @@ class PFedLA(Method):
     """Layer-wise mixtures, learned by hypernetworks."""
 
     name = "pfedla"
+    family = "mixed on the server for each client"
     citation = "Ma et al., CVPR 2022, arXiv 2205.03993"
     idea = "the server learns each client's mixture of all models, layer by layer, with a hypernetwork for each client"
     sends = "down: the client's own mixture (without retained layers); up: the trained model"

@@ -60,6 +60,7 @@ class PFedMe(FedAvg):
     """Personal models on springs around a common one."""
 
     name = "pfedme"
+    family = "a global model and a personal twin"
     citation = "Dinh, Tran, Nguyen, NeurIPS 2020, arXiv 2006.08848"
     idea = "a personal model near the global one, which moves towards where the personal models settle"
     sends = "down: the global model; up: the client's moved copy of it"

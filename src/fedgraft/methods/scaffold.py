@@ -54,6 +54,7 @@ class SCAFFOLD(Method):
     """FedAvg with control variates against drift."""
 
     name = "scaffold"
+    family = "one model for all, and what to make of it"
     citation = "Karimireddy et al., ICML 2020, arXiv 1910.06378"
     idea = "one global model; control variates take the clients' drift out of their local steps"
     sends = "down: the global model and control variate; up: the changes of both"

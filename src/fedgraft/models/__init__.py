@@ -1,22 +1,28 @@
-"""The shipped models by name.
+"""Models by name: a word, with an argument where it takes one (`lenet5`, `mlp:200-100`, `vgg16:0.25`).
 
-A name is a word with an optional argument (`lenet5`, `mlp:200-100`, `vgg16:0.25`). `auto` picks what fits the
-data. Several names joined by commas, or a family such as `vgg-family`, describe a federation whose clients
-have different architectures: `fleet` says who gets which.
+`auto` picks what fits the data. Several names joined by commas, or a family such as `vgg-family`, describe a federation
+whose clients have different architectures: `fleet` says who gets which. A model of one's own is a function that builds
+a module, or a `Blueprint`. Nothing here imports torch before a model is asked for.
 """
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedgraft.base.errors import UserError, unknown
-from fedgraft.models import cnn, lenet, mlp, vgg
-from fedgraft.models.net import Net, Shape, is_image, survives
+from fedgraft.base.reference import absolute, is_reference
+from fedgraft.base.registry import Registry
 
-__all__ = ["Entry", "Net", "Shape", "build", "catalogue", "fleet", "is_shipped", "resolve"]
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedgraft.models.net import Blueprint, Shape
+
+MODELS: Registry[Any] = Registry("model", __name__, group="fedgraft.models")
+FAMILIES = {"vgg-family": ("vgg11", "vgg13", "vgg16", "vgg19")}
+_CHOICES = ("lenet5", "cnn-digits", "mlp")
+"""What `auto` tries, in this order."""
 
 
 class Entry(NamedTuple):
@@ -28,101 +34,27 @@ class Entry(NamedTuple):
     inputs: str
 
 
-@dataclass(frozen=True)
-class Blueprint:
-    """What the registry knows of a model; `canonical` checks the text behind the colon and tidies it."""
-
-    description: str
-    inputs: str
-    fits: Callable[[Shape], bool]
-    make: Callable[[str, Shape, int], Net]
-    canonical: Callable[[str], str] | None = None
-    argument: str = ""
-
-
-def _plain(make: Callable[[Shape, int], Net]) -> Callable[[str, Shape, int], Net]:
-    return lambda _, shape, classes: make(shape, classes)
-
-
-def _mlp(argument: str, shape: Shape, classes: int) -> Net:
-    return mlp.mlp(mlp.sizes(argument), shape, classes)
-
-
-def _mlp_argument(text: str) -> str:
-    return "-".join(str(size) for size in mlp.sizes(text or "200"))
-
-
-def _vgg(name: str, argument: str, shape: Shape, classes: int) -> Net:
-    return vgg.vgg(name, vgg.width_factor(argument or "1"), shape, classes)
-
-
-def _vgg_argument(text: str) -> str:
-    width = vgg.width_factor(text or "1")
-    return "" if width == 1 else str(width).removesuffix(".0")
-
-
-def _anything(shape: Shape) -> bool:
-    return len(shape) > 0
-
-
-BLUEPRINTS = {
-    "linear": Blueprint("softmax regression", "anything, flattened", _anything, _plain(mlp.linear)),
-    "mlp": Blueprint(
-        "fully connected ReLU layers of the sizes given; one of 200 unless told",
-        "anything, flattened",
-        _anything,
-        _mlp,
-        _mlp_argument,
-        ":SIZE-SIZE-...",
-    ),
-    "cnn-digits": Blueprint(
-        "two 3x3 stages of 16 and 32 channels, 64 features; made for 8x8 digits",
-        "images of at least 4x4 pixels",
-        partial(survives, cnn.DIGITS),
-        _plain(cnn.digits),
-    ),
-    "lenet5": Blueprint(
-        "LeNet-5 with ReLU and max-pooling, 84 features (FedAPA)",
-        "images of at least 16x16 pixels",
-        partial(survives, lenet.STAGES),
-        _plain(lenet.lenet5),
-    ),
-    "cnn-apple": Blueprint(
-        "two 5x5 stages of 20 and 50 channels, 500 features (APPLE, on 28x28 images)",
-        "images of at least 16x16 pixels",
-        partial(survives, cnn.APPLE),
-        _plain(cnn.apple),
-    ),
-    "cnn-fedgpa": Blueprint(
-        "two stages for one channel, three for more, leaky ReLU, 128 features (FedGPA)",
-        "images of at least 12x12 pixels with one channel, 16x16 with more",
-        lambda shape: survives(cnn.fedgpa_stages(shape), shape),
-        _plain(cnn.fedgpa),
-    ),
-    **{
-        name: Blueprint(
-            f"VGG-{name.removeprefix('vgg')} with batch normalisation and a 4096-4096 classifier (FlexiFed)",
-            "images of any size, with a zero border up to 32x32 pixels",
-            is_image,
-            partial(_vgg, name),
-            _vgg_argument,
-            ":WIDTH",
-        )
-        for name in vgg.BLOCKS
-    },
-}
-FAMILIES = {"vgg-family": tuple(vgg.BLOCKS)}
-
-
-def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
+def build(name: str, input_shape: "Shape", classes: int) -> "nn.Module":
     """Build one model with fresh random weights from torch's global generator."""
     if len(_members(name)) > 1:
         raise UserError(f"{name} names several models, and one was asked for; a fleet gives each client one of them")
-    word, _, argument = resolve(name, input_shape, classes).partition(":")
-    return BLUEPRINTS[word].make(argument, tuple(input_shape), classes)
+    return builder(resolve(name, input_shape, classes), input_shape, classes)()
 
 
-def resolve(name: str, input_shape: Shape, classes: int) -> str:
+def builder(name: str, input_shape: "Shape", classes: int) -> "Callable[[], nn.Module]":
+    """Find what builds one model, whose name was resolved."""
+    from torch import nn
+
+    kind: Any
+    kind, given = MODELS.prepared(name)
+    if (made := _blueprint(kind, given)) is not None:
+        return partial(made.build, tuple(input_shape), classes)
+    if isinstance(kind, nn.Module):
+        raise UserError(f"{name!r} is not a function that builds a module")
+    return partial(kind, **given)
+
+
+def resolve(name: str, input_shape: "Shape", classes: int) -> str:
     """Check that a name, a comma list or a family fits the data, and give its canonical spelling."""
     shape = tuple(input_shape)
     if not shape or min(shape) < 1 or classes < 1:
@@ -143,23 +75,30 @@ def fleet(name: str, clients: int) -> list[str]:
     return [members[client * len(members) // clients] for client in range(clients)]
 
 
+def insist(name: str) -> None:
+    """Refuse a name that stands for nothing, before torch is imported."""
+    for part in _parts(name):
+        if not is_shipped(part) and not is_reference(word := MODELS.split(part)[0]) and word not in MODELS:
+            raise unknown("model", word, [*MODELS, *FAMILIES, "auto"])
+
+
 def is_shipped(name: str) -> bool:
     """Whether a text begins with the name of a model of ours: everything else may be one of somebody's own."""
-    return name.partition(":")[0].partition(",")[0].strip().lower() in {*BLUEPRINTS, *FAMILIES, "auto"}
+    return name.partition(":")[0].partition(",")[0].strip().lower() in {*MODELS.shipped, *FAMILIES, "auto"}
 
 
 def catalogue() -> list[Entry]:
     """All models, then the families."""
     models = [
-        Entry(name, name + (f"[{a.argument}]" if a.argument else ""), a.description, a.inputs)
-        for name, a in BLUEPRINTS.items()
+        Entry(name, *(getattr(kind, fact, usual) for fact, usual in (("syntax", name), ("about", ""), ("inputs", ""))))
+        for name, kind in MODELS.items()
     ]
     families = [
         Entry(
             name,
-            f"{name}[{BLUEPRINTS[members[0]].argument}]",
+            MODELS[members[0]].syntax.replace(members[0], name),
             f"{', '.join(members)}: the clients in equal blocks",
-            BLUEPRINTS[members[0]].inputs,
+            MODELS[members[0]].inputs,
         )
         for name, members in FAMILIES.items()
     ]
@@ -167,42 +106,42 @@ def catalogue() -> list[Entry]:
 
 
 def _parts(name: str) -> list[str]:
-    parts = [part.strip().lower() for part in name.split(",")]
+    parts = [part.strip() for part in re.split(r",(?!\s*\w+\s*=)", name)]
     if not all(parts):
         raise UserError(f"{name!r} is no list of models; write names with one comma between them, such as vgg11,vgg13")
-    return parts
+    return [part.lower() if is_shipped(part) else part for part in parts]
 
 
 def _members(name: str) -> list[str]:
     members: list[str] = []
     for part in _parts(name):
         word, colon, argument = part.partition(":")
-        members += [member + colon + argument for member in FAMILIES.get(word, (word,))]
+        members += [member + colon + argument for member in FAMILIES[word]] if word in FAMILIES else [part]
     return members
 
 
-def _resolve(part: str, shape: Shape) -> str:
-    word, _, argument = part.partition(":")
+def _resolve(part: str, shape: "Shape") -> str:
     if part == "auto":
-        return _auto(shape)
-    if word not in BLUEPRINTS and word not in FAMILIES:
-        raise unknown("model", word, [*BLUEPRINTS, *FAMILIES, "auto"])
-    architecture = BLUEPRINTS[FAMILIES.get(word, (word,))[0]]
-    if not architecture.fits(shape):
-        fitting = [name for name, other in BLUEPRINTS.items() if other.fits(shape)]
+        return next(_resolve(name, shape) for name in _CHOICES if MODELS[name]().fits(shape))
+    insist(part)
+    word, colon, argument = part.partition(":")
+    member = f"{FAMILIES[word][0]}{colon}{argument}" if word in FAMILIES else part
+    made = _blueprint(*MODELS.prepared(member))
+    if made is None:
+        return absolute(part)
+    if not made.fits(shape):
+        fitting = [name for name in MODELS.shipped if MODELS[name]().fits(shape)]
         raise UserError(
-            f"{word} takes {architecture.inputs}, and this data has samples of "
+            f"{word} takes {made.inputs}, and this data has samples of "
             f"{'x'.join(map(str, shape))}; what fits it: {', '.join(fitting)}"
         )
-    if architecture.canonical is None:
-        if argument:
-            raise UserError(f"the model {word} takes no argument; write {word} instead of {part}")
-        return word
-    tidy = architecture.canonical(argument)
-    return f"{word}:{tidy}" if tidy else word
+    if not is_shipped(part):
+        return absolute(part)
+    return f"{word}:{made.argument}" if made.argument else word
 
 
-def _auto(shape: Shape) -> str:
-    """LeNet-5 for images it fits, the digits' CNN for smaller ones, an mlp for all the rest."""
-    choice = next((name for name in ("lenet5", "cnn-digits") if BLUEPRINTS[name].fits(shape)), "mlp")
-    return _resolve(choice, shape)
+def _blueprint(kind: Any, given: dict[str, Any]) -> "Blueprint | None":
+    """Make what suits itself to the data; nothing, if it is a function that builds a module."""
+    from fedgraft.models.net import Blueprint
+
+    return kind(**given) if isinstance(kind, type) and issubclass(kind, Blueprint) else None

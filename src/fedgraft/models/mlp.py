@@ -1,13 +1,13 @@
 """Fully connected networks for any input, and softmax regression."""
 
 import re
-from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from torch import nn
 
 from fedgraft.base.errors import UserError
-from fedgraft.models.net import Net, Shape, dense
+from fedgraft.models.net import Blueprint, Net, Shape, dense
 
 LARGEST = 65536
 
@@ -23,12 +23,41 @@ def sizes(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def mlp(hidden: Sequence[int], shape: Shape, classes: int) -> Net:
+@dataclass(frozen=True)
+class Linear(Blueprint):
+    """Softmax regression: the extractor only flattens, so the features are the input itself."""
+
+    name = "linear"
+    syntax = "linear"
+    about = "softmax regression"
+    inputs = "anything, flattened"
+
+    def build(self, shape: Shape, classes: int) -> Net:
+        return _layers((), shape, classes)
+
+
+@dataclass(frozen=True)
+class MLP(Blueprint):
     """Flatten, then one ReLU layer for each size in `hidden`."""
+
+    hidden: int | str = "200"
+
+    name = "mlp"
+    syntax = "mlp[:SIZE-SIZE-...]"
+    about = "fully connected ReLU layers of the sizes given; one of 200 unless told"
+    inputs = "anything, flattened"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", "-".join(str(size) for size in sizes(str(self.hidden))))
+
+    @property
+    def argument(self) -> str:
+        return str(self.hidden)
+
+    def build(self, shape: Shape, classes: int) -> Net:
+        return _layers(sizes(self.argument), shape, classes)
+
+
+def _layers(hidden: tuple[int, ...], shape: Shape, classes: int) -> Net:
     inputs = prod(shape)
     return Net(dense(inputs, hidden, nn.ReLU), (inputs, *hidden)[-1], classes)
-
-
-def linear(shape: Shape, classes: int) -> Net:
-    """Softmax regression: the extractor only flattens, so the features are the input itself."""
-    return mlp((), shape, classes)

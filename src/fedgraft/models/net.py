@@ -1,8 +1,10 @@
-"""The shape every shipped model has, and the small convolutional networks as rows of a table."""
+"""What every shipped model has in common, and the small convolutional networks as rows of a table."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -24,6 +26,31 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.extractor(x))
         return logits
+
+
+@dataclass(frozen=True)
+class Blueprint(ABC):
+    """A network that suits itself to the data: a frozen dataclass of its parameters, which has a name.
+
+    The only parameter is written bare on the command line (``mlp:200-100``); ``argument`` is its canonical spelling.
+    """
+
+    name: ClassVar[str]
+    syntax: ClassVar[str]
+    about: ClassVar[str]
+    inputs: ClassVar[str] = "other samples"
+
+    @property
+    def argument(self) -> str:
+        return ""
+
+    def fits(self, shape: Shape) -> bool:
+        """Whether it can take samples of this shape."""
+        return True
+
+    @abstractmethod
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        """Build it with fresh random weights from torch's global generator."""
 
 
 class Stage(NamedTuple):

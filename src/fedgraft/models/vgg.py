@@ -5,21 +5,16 @@ are numbered in forward order in one flat container, pooling included, so the me
 prefix: VGG-11 with any other on 1 convolution, VGG-13 with VGG-16 and VGG-19 on 6, VGG-16 with VGG-19 on 7.
 """
 
+from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
+from typing import ClassVar
 
 from torch import nn
 
 from fedgraft.base.errors import UserError
-from fedgraft.models.net import Net, Shape
+from fedgraft.models.net import Blueprint, Net, Shape, is_image
 
-# Convolutions in each of the five blocks; a 2x2 max-pooling ends a block.
-BLOCKS = {
-    "vgg11": (1, 1, 2, 2, 2),
-    "vgg13": (2, 2, 2, 2, 2),
-    "vgg16": (2, 2, 3, 3, 3),
-    "vgg19": (2, 2, 4, 4, 4),
-}
 CHANNELS = (64, 128, 256, 512, 512)
 CLASSIFIER = 4096
 SMALLEST = 32  # five poolings leave one pixel of it
@@ -39,27 +34,87 @@ def width_factor(text: str) -> float:
     return width
 
 
-def vgg(name: str, width: float, shape: Shape, classes: int) -> Net:
-    """Build one member; `width` scales the channels and the classifier."""
-    channels, rows, columns = shape
-    layers: list[nn.Module] = []
-    for convolutions, full in zip(BLOCKS[name], CHANNELS, strict=True):
-        for index in range(convolutions):
-            # Smaller images get their zero border from the first convolution: the same numbers as padding the
-            # image, and layer names that do not depend on its size.
-            padding = 1 if layers else (1 + border(rows), 1 + border(columns))
-            scaled = scale(full, width)
-            layers += [flexifed_init(nn.Conv2d(channels, scaled, 3, padding=padding)), nn.BatchNorm2d(scaled)]
-            # Before ReLU, with which max-pooling commutes; after the normalisation, with which it does not.
-            layers += [nn.MaxPool2d(2)] if index == convolutions - 1 else []
-            layers += [nn.ReLU()]
-            channels = scaled
-    layers += [nn.Flatten()]
-    flat = channels * max(rows // SMALLEST, 1) * max(columns // SMALLEST, 1)
-    hidden = scale(CLASSIFIER, width)
-    for before, after in pairwise((flat, hidden, hidden)):
-        layers += [nn.Dropout(), nn.Linear(before, after), nn.ReLU()]
-    return Net(layers, hidden, classes)
+@dataclass(frozen=True)
+class VGG(Blueprint):
+    """A member of the family; `width` scales the channels and the classifier."""
+
+    width: float | str = 1.0
+
+    inputs = "images of any size, with a zero border up to 32x32 pixels"
+    blocks: ClassVar[tuple[int, ...]]
+    """Convolutions in each of the five blocks; a 2x2 max-pooling ends a block."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "width", width_factor(str(self.width)))
+
+    @property
+    def argument(self) -> str:
+        return "" if self.width == 1 else str(self.width).removesuffix(".0")
+
+    def fits(self, shape: Shape) -> bool:
+        return is_image(shape)
+
+    def build(self, shape: Shape, classes: int) -> Net:
+        channels, rows, columns = shape
+        width = float(self.width)
+        layers: list[nn.Module] = []
+        for convolutions, full in zip(self.blocks, CHANNELS, strict=True):
+            for index in range(convolutions):
+                # Smaller images get their zero border from the first convolution: the same numbers as padding the
+                # image, and layer names that do not depend on its size.
+                padding = 1 if layers else (1 + border(rows), 1 + border(columns))
+                scaled = scale(full, width)
+                layers += [flexifed_init(nn.Conv2d(channels, scaled, 3, padding=padding)), nn.BatchNorm2d(scaled)]
+                # Before ReLU, with which max-pooling commutes; after the normalisation, with which it does not.
+                layers += [nn.MaxPool2d(2)] if index == convolutions - 1 else []
+                layers += [nn.ReLU()]
+                channels = scaled
+        layers += [nn.Flatten()]
+        flat = channels * max(rows // SMALLEST, 1) * max(columns // SMALLEST, 1)
+        hidden = scale(CLASSIFIER, width)
+        for before, after in pairwise((flat, hidden, hidden)):
+            layers += [nn.Dropout(), nn.Linear(before, after), nn.ReLU()]
+        return Net(layers, hidden, classes)
+
+
+@dataclass(frozen=True)
+class VGG11(VGG):
+    """VGG-11."""
+
+    name = "vgg11"
+    syntax = "vgg11[:WIDTH]"
+    about = "VGG-11 with batch normalisation and a 4096-4096 classifier (FlexiFed)"
+    blocks = (1, 1, 2, 2, 2)
+
+
+@dataclass(frozen=True)
+class VGG13(VGG):
+    """VGG-13."""
+
+    name = "vgg13"
+    syntax = "vgg13[:WIDTH]"
+    about = "VGG-13 with batch normalisation and a 4096-4096 classifier (FlexiFed)"
+    blocks = (2, 2, 2, 2, 2)
+
+
+@dataclass(frozen=True)
+class VGG16(VGG):
+    """VGG-16."""
+
+    name = "vgg16"
+    syntax = "vgg16[:WIDTH]"
+    about = "VGG-16 with batch normalisation and a 4096-4096 classifier (FlexiFed)"
+    blocks = (2, 2, 3, 3, 3)
+
+
+@dataclass(frozen=True)
+class VGG19(VGG):
+    """VGG-19."""
+
+    name = "vgg19"
+    syntax = "vgg19[:WIDTH]"
+    about = "VGG-19 with batch normalisation and a 4096-4096 classifier (FlexiFed)"
+    blocks = (2, 2, 4, 4, 4)
 
 
 def border(side: int) -> int:

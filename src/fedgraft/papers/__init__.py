@@ -14,12 +14,12 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 def recipe(name: str, dataset: str | None = None) -> dict[str, Any]:
     """Return one recipe's settings, without its title, as they are for ``dataset`` (its own one unless told)."""
-    from fedgraft.data.datasets.entries import ENTRIES  # numpy is heavy, and the command line reads this file first
+    from fedgraft.data.datasets import DATASETS  # numpy is heavy, and the command line reads this file first
 
     known = recipes()
     if name not in known:
         raise unknown("recipe", name, known)
     settings = {key: value for key, value in known[name].items() if key not in ("title", "grey")}
-    entry = ENTRIES.get(dataset or settings["dataset"])
-    grey = entry is not None and len(entry.shape) == 2
+    entry = DATASETS.get(dataset or settings["dataset"])
+    grey = len(getattr(entry, "shape", ())) == 2
     return settings | (known[name].get("grey", {}) if grey else {})

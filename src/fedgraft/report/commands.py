@@ -9,9 +9,8 @@ from pydantic import BaseModel
 
 from fedgraft.base.errors import UserError
 from fedgraft.data.federation import OWN
-from fedgraft.methods import METHODS, parse, split
-from fedgraft.report.study import Study
-from fedgraft.runs.compare import REFERENCES
+from fedgraft.methods import METHODS
+from fedgraft.runs.comparison import REFERENCES, Comparison
 from fedgraft.runs.config import MACHINE, RunConfig
 from fedgraft.runs.config import flag as typed_as
 
@@ -32,18 +31,18 @@ def run_command(label: str, config: RunConfig) -> str:
     return shlex.join(["fedgraft", "run", name, *flags(config), "--seed", str(config.seed), *settings])
 
 
-def compare_command(study: Study) -> str | None:
-    """Return the command that repeats a whole study, where one command can."""
-    seeds = study.seeds
-    complete = all(tuple(sorted(each)) == seeds for each in study.runs.values())
+def compare_command(comparison: Comparison[Any]) -> str | None:
+    """Return the command that repeats a whole comparison, where one command can."""
+    seeds = comparison.seeds
+    complete = all(tuple(each) == seeds for each in comparison.facts.values())
     contiguous = seeds == tuple(range(seeds[0], seeds[0] + len(seeds)))
-    if not complete or not contiguous or not set(REFERENCES) <= study.runs.keys():
+    if not complete or not contiguous or not set(REFERENCES) <= comparison.runs.keys():
         return None
-    chosen = [label for label in study.runs if label not in REFERENCES]
+    chosen = [label for label in comparison.runs if label not in REFERENCES]
     if not all(_parsable(label) for label in chosen):
         return None
     counted = ["--seed", str(seeds[0]), "--seeds", str(len(seeds))]
-    return shlex.join(["fedgraft", "compare", *chosen, *flags(study.config), *counted])
+    return shlex.join(["fedgraft", "compare", *chosen, *flags(comparison.config), *counted])
 
 
 def flags(config: RunConfig) -> list[str]:
@@ -68,9 +67,9 @@ def _changed(settings: BaseModel, skipped: frozenset[str] | set[str]) -> Iterato
 
 def _parsable(label: str) -> bool:
     try:
-        if split(label)[0] not in METHODS:  # no code of somebody's own is imported only to write a report
+        if METHODS.split(label)[0] not in METHODS:  # no code of somebody's own is imported only to write a report
             return False
-        parse(label)
+        METHODS.make(label)
     except UserError:
         return False
     return True

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -10,8 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgraft.core.evaluation import POINTS
-from fedgraft.runs.config import AT, At, RunConfig
-from fedgraft.runs.table import Pair, Row, Spread, orders, percent, points
+from fedgraft.runs.comparison import Comparison
+from fedgraft.runs.config import AT, At
+from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.table import Pair, Row, Spread, orders
 
 WIDTH = 80
 MEANING: dict[At, str] = {
@@ -24,42 +26,26 @@ _MOST_NAMED = 6
 _LEAST_NAME = 9
 
 
-class Comparable(Protocol):
-    """What has methods to compare: a comparison, or runs that were read from their directories."""
-
-    @property
-    def config(self) -> RunConfig: ...
-
-    @property
-    def seeds(self) -> tuple[int, ...]: ...
-
-    @property
-    def clients(self) -> int: ...
-
-    def rows(self, at: At = ...) -> list[Row]: ...
-
-    def pairs(self, at: At = ..., *, with_best: bool = ...) -> list[Pair]: ...
-
-
-def view(comparison: Comparable, at: At = AT[0]) -> Group:
+def view(comparison: Comparison[Any], at: At = AT[0], metric: str | None = None) -> Group:
     """Everything: the figures, the differences, figures that not every comparison has, and remarks."""
-    rows = comparison.rows(at)
+    rows = comparison.rows(at, metric)
     parts: list[RenderableType] = [figures(comparison, rows, at)]
     others = sum(row.method != "local" for row in rows)
     many = others * (others - 1) // 2 > _MANY_PAIRS
-    if shown := comparison.pairs(at, with_best=many):
-        parts.append(differences(shown, at))
+    if shown := comparison.pairs(at, metric, with_best=many):
+        parts.append(differences(shown, at, rows[0].metric))
     if any(row.best or row.everyone for row in rows):
         parts.append(further(rows))
     parts += [Text(textwrap.fill(remark, WIDTH)) for remark in remarks(rows, at)]
     return Group(*parts)
 
 
-def figures(comparison: Comparable, rows: Sequence[Row], at: At) -> Group:
-    """The methods at both points, in percent."""
-    config, several = comparison.config, len(comparison.seeds) > 1
+def figures(comparison: Comparison[Any], rows: Sequence[Row], at: At) -> Group:
+    """The methods at both points."""
+    config, several, metric = comparison.config, len(comparison.seeds) > 1, rows[0].metric
     title = f"{config.dataset}, {comparison.clients} clients, {config.partition}, {config.rounds} rounds, "
-    caption = "accuracy in % after the last round: mean over clients, pooled over samples"
+    caption = f"{unit(metric)} after the last round: mean over clients, pooled over samples"
+    caption += "" if metric.higher else "\nless is better"
     caption += "\n± deviation over seeds" if several else ""
     caption += f"\ncompared {MEANING[at]} (bold)"
     caption += "\ngain: clients better (+) and worse (-) off than alone" if any(row.difference for row in rows) else ""
@@ -67,26 +53,35 @@ def figures(comparison: Comparable, rows: Sequence[Row], at: At) -> Group:
     headings = ("received\nmean", "\npooled", "trained\nmean", "\npooled", "\ngain", "bytes\nup/down", "\nsec")
     cells = {
         row.method + "*" * row.reconstruction: [
-            *(_spread(f[p], bold=p == row.point) for p in ("received", "trained") for f in (row.mean, row.pooled)),
+            *(
+                _spread(metric, f[p], bold=p == row.point)
+                for p in ("received", "trained") for f in (row.mean, row.pooled)
+            ),
             Text("" if row.difference is None else f"+{row.difference.better} -{row.difference.worse}"),
             Text(f"{_size(row.bytes_up)}/{_size(row.bytes_down)}"),
             Text(f"{row.seconds:.0f}" if row.seconds >= 10 else f"{row.seconds:.1f}"),
         ]
         for row in rows
-    }
+    }  # fmt: skip
     return _table(title + _counted(len(comparison.seeds), "seed"), caption, ("\nmethod", *headings), cells)
 
 
-def differences(pairs: Sequence[Pair], at: At) -> Group:
+def unit(metric: MetricInfo) -> str:
+    """The metric and what it is counted in."""
+    return f"{metric.title} in %" if metric.percent else metric.title
+
+
+def differences(pairs: Sequence[Pair], at: At, metric: MetricInfo) -> Group:
     """Methods against each other, client by client, and whether that is more than noise."""
     spread_over = "seeds and clients" if any(pair.difference.seeds > 1 for pair in pairs) else "clients"
-    caption = f"points, same clients; interval: bootstrap over {spread_over}\n"
+    counted_in = "points" if metric.percent else f"{metric.title}, + is better"
+    caption = f"{counted_in}, same clients; interval: bootstrap over {spread_over}\n"
     caption += "p: Wilcoxon's signed ranks, Holm's correction in each half\n"
     caption += "more than noise: p < 0.05, and 0 is not in the interval"
     cells = {
         f"{pair.one} - {pair.other}": [
-            Text(points(pair.difference.mean)),
-            Text(f"{points(pair.difference.interval.low)} to {points(pair.difference.interval.high)}"),
+            Text(metric.difference(pair.difference.mean)),
+            Text(" to ".join(metric.difference(bound) for bound in pair.difference.interval)),
             Text(chance(pair.difference.corrected)),
             Text(_verdict(pair), style="bold" if pair.difference.more_than_noise else ""),
         ]
@@ -102,12 +97,12 @@ def further(rows: Sequence[Row]) -> Group:
     kinds = {"best round\n": "best", "all data\n": "everyone", "all data,\nbest round ": "everyone_best"}
     each = {heading: {row.method: getattr(row, name) for row in rows} for heading, name in kinds.items()}
     columns = {heading: found for heading, found in each.items() if any(found.values())}
-    caption = "mean over clients, in %"
+    caption = f"mean over clients, {unit(rows[0].metric)}"
     caption += "\nbest round: chosen on validation data" if "best round\n" in columns else ""
     caption += "\nall data: the test samples of all clients together" if "all data\n" in columns else ""
     cells = {
         row.method + "*" * row.reconstruction: [
-            _spread(found[row.method][point]) if found[row.method] else Text("")
+            _spread(row.metric, found[row.method][point]) if found[row.method] else Text("")
             for found in columns.values()
             for point in POINTS
         ]
@@ -179,9 +174,8 @@ def _verdict(pair: Pair) -> str:
     return "yes" if pair.difference.more_than_noise else "no"
 
 
-def _spread(spread: Spread, *, bold: bool = False) -> Text:
-    deviation = "" if spread.deviation is None else f"±{percent(spread.deviation)}"
-    return Text(percent(spread.mean) + deviation, style="bold" if bold else "")
+def _spread(metric: MetricInfo, spread: Spread, *, bold: bool = False) -> Text:
+    return Text(metric.shown(*spread), style="bold" if bold else "")
 
 
 def _size(count: float) -> str:

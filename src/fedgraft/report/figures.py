@@ -10,21 +10,21 @@ import numpy as np
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point
-from fedgraft.report.charts import Measure, measures, path
-from fedgraft.report.matrices import Observation, observations
-from fedgraft.report.reading import Array, Finished, Reading
-from fedgraft.report.study import Gain, Study, studies
+from fedgraft.report.charts import Measure, Study, measures, path, rounds_tested
+from fedgraft.report.matrices import Array, Observation, observations
+from fedgraft.runs.comparison import Reading
 from fedgraft.runs.config import AT, At
+from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.resultfile import Result
 from fedgraft.runs.statistics import Interval
-from fedgraft.runs.table import last_accuracies, measured
-from fedgraft.runs.table import names as run_names
+from fedgraft.runs.table import Gain, last_figures, measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-ROUND, ACCURACY, CLIENT = "Communication round", "Test accuracy (%)", "Client"
+ROUND, CLIENT = "Communication round", "Client"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#332288", "#999933")
 MARKERS = "os^Dv*"
 DASHES = ("-", "--", ":")
@@ -38,19 +38,22 @@ _STYLE: dict[Any, Any] = {
 _MOST_PANELS = 20
 
 
-def write(reading: Reading, folder: Path, at: At = AT[0]) -> list[Path]:
-    """Draw everything into ``folder``; return the files. Several studies get a folder each."""
+def write(reading: Reading, folder: Path, at: At = AT[0], metric: str | None = None) -> list[Path]:
+    """Draw everything into ``folder``; return the files. Several studies get a folder each.
+
+    Clients are compared ``at`` a point by one metric; convergence is drawn of all.
+    """
     try:
         import matplotlib as mpl
     except ImportError:
         raise UserError("figures need matplotlib: pip install '.[plots]' in a checkout of fedgraft") from None
-    found = studies(reading.runs)
+    found = reading.comparisons
     written = []
     with mpl.rc_context(_STYLE):
         for number, study in enumerate(found):
             place = folder if len(found) == 1 else folder / f"{number + 1}-{_slug(study.title)}"
             _make(place)
-            for name, figure in _figures(study, at):
+            for name, figure in _figures(study, at, study.metric(metric)):
                 for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
                     path = place / f"{_slug(name)}.{suffix}"
                     figure.savefig(path, metadata=metadata, dpi=200)
@@ -69,20 +72,18 @@ def _slug(text: str) -> str:
     return re.sub(r"[^\w.+=-]+", "-", text)
 
 
-def _figures(study: Study, at: At) -> Iterator[tuple[str, "Figure"]]:
-    for measure in measures(study):
-        for point in POINTS if measure.points else POINTS[:1]:
-            yield _curve_name(measure, point), _convergence(study, measure, point)
-    yield "communication", _communication(study, at)
-    for label, each in study.runs.items():
-        for seed in sorted(each):
-            gains = study.gains(label, seed, at)
+def _figures(study: Study, at: At, metric: MetricInfo) -> Iterator[tuple[str, "Figure"]]:
+    yield from _curves(study)
+    yield "communication", _communication(study, at, metric)
+    for label, each in study.facts.items():
+        for seed, result in each.items():
+            gains = study.gains(label, seed, at, metric.name)
             if gains is not None:
-                yield f"benefit-{label}-seed{seed}", _benefit(study, seed, gains)
-            yield f"accuracy-{label}-seed{seed}", _accuracy(study, label, seed, at)
-            yield f"clients-{label}-seed{seed}", _paths(each[seed], measured(each[seed].result, at))
+                yield f"benefit-{label}-seed{seed}", _benefit(study, seed, gains, metric)
+            yield f"{metric.name}-{label}-seed{seed}", _of_clients(study, label, seed, at, metric)
+            yield f"clients-{label}-seed{seed}", _paths(result, measured(result, at), metric)
     for seed in study.seeds:
-        if (held := study.any_run(seed).result["label_counts"]) is not None:
+        if (held := study.any_result(seed).label_counts) is not None:
             yield f"labels-seed{seed}", _labels(np.array(held), study.names(seed))
     for seen in observations(study):
         for seed in seen.values:
@@ -92,10 +93,17 @@ def _figures(study: Study, at: At) -> Iterator[tuple[str, "Figure"]]:
             yield f"trajectories-{name}", _trajectories(study, seen, seed)
 
 
-def _curve_name(measure: Measure, point: Point) -> str:
-    if not measure.points:
-        return f"{measure.key}-loss"
-    return f"convergence-{point}" if measure.key == "mean" else f"convergence-{measure.key}-{point}"
+def _curves(study: Study) -> Iterator[tuple[str, "Figure"]]:
+    """Convergence by every metric; the leading one is not named."""
+    for metric in study.metrics:
+        leading = metric == study.metrics[0]
+        for measure in measures(study, metric):
+            if not measure.points and leading:
+                yield f"{measure.key}-loss", _convergence(study, measure, POINTS[0], metric)
+            for point in POINTS if measure.points else ():
+                parts = ("convergence", *(() if leading else (metric.name,)))
+                parts += (point,) if measure.key == "mean" else (measure.key, point)
+                yield "-".join(parts), _convergence(study, measure, point, metric)
 
 
 def _axes(width: float = 4.6, height: float = 3.0) -> tuple["Figure", "Axes"]:
@@ -125,69 +133,76 @@ def _looks(study: Study) -> dict[str, dict[str, Any]]:
     return {label: {**looks[label], "label": study.starred(label)} for label in study.runs}
 
 
-def _convergence(study: Study, measure: Measure, point: Point) -> "Figure":
+def _convergence(study: Study, measure: Measure, point: Point, metric: MetricInfo) -> "Figure":
     figure, axes = _axes()
-    scale = 100 if measure.percent else 1
+    scale = measure.scale(metric)
     for label, look in _looks(study).items():
-        values = measure.curve(study, label, point)
+        values = measure.curve(study, label, point, metric)
         rounds = [value.round for value in values]
         means = np.array([scale * value.spread.mean for value in values])
         deviations = np.array([scale * (value.spread.deviation or 0) for value in values])
         axes.plot(rounds, means, markevery=max(1, len(rounds) // 10), **look)
         if deviations.any():
             axes.fill_between(rounds, means - deviations, means + deviations, color=look["color"], alpha=0.15, lw=0)
-    axes.set(xlabel=ROUND, ylabel=measure.axis)
+    axes.set(xlabel=ROUND, ylabel=measure.heading(metric))
     _whole(axes.xaxis)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)
     return figure
 
 
-def _communication(study: Study, at: At) -> "Figure":
+def _communication(study: Study, at: At, metric: MetricInfo) -> "Figure":
     figure, axes = _axes()
     for label, look in _looks(study).items():
-        point = measured(next(iter(study.runs[label].values())).result, at)
-        values, traffic = study.curve(label, point, "mean"), study.traffic(label)
-        accuracy = [100 * value.spread.mean for value in values]
+        point = measured(next(iter(study.facts[label].values())), at)
+        values, traffic = study.curve(label, point, "mean", metric.name), study.traffic(label)
+        means = [metric.scale * value.spread.mean for value in values]
         if any(traffic.values()):
-            axes.plot([traffic[value.round] for value in values], accuracy, markevery=max(1, len(values) // 10), **look)
-        elif accuracy:
-            axes.axhline(accuracy[-1], **look)
-    axes.set(xlabel="Sent and received per client (MiB)", ylabel=ACCURACY)
+            axes.plot([traffic[value.round] for value in values], means, markevery=max(1, len(values) // 10), **look)
+        elif means:
+            axes.axhline(means[-1], **look)
+    axes.set(xlabel="Sent and received per client (MiB)", ylabel=f"Test {metric.heading}")
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)
     return figure
 
 
-def _benefit(study: Study, seed: int, gains: Sequence[Gain | None]) -> "Figure":
+def _benefit(study: Study, seed: int, gains: Sequence[Gain | None], metric: MetricInfo) -> "Figure":
     """A bar for each client with its interval; none for one that was not tested."""
     heights = [None if gain is None else gain.value for gain in gains]
     intervals = [None if gain is None else gain.interval for gain in gains]
     colours = [LOSS if height is not None and height < 0 else GAIN for height in heights]
-    figure, axes = _bars(heights, intervals, colours, study.names(seed))
+    figure, axes = _bars(heights, intervals, colours, study.names(seed), metric.scale)
     axes.axhline(0, color="black", lw=0.8)
-    axes.set(ylabel="Gain over Local (percentage points)")
+    axes.set(ylabel=f"Gain over Local ({'percentage points' if metric.percent else metric.title})")
     return figure
 
 
-def _accuracy(study: Study, label: str, seed: int, at: At) -> "Figure":
-    heights = study.accuracies(label, seed, at)
-    intervals = study.intervals(label, seed, at)
-    figure, axes = _bars(heights, intervals, [GAIN] * len(heights), study.names(seed))
-    axes.set(ylabel=ACCURACY, ylim=(0, 100))
+def _of_clients(study: Study, label: str, seed: int, at: At, metric: MetricInfo) -> "Figure":
+    """Every client's own figure."""
+    heights = study.values(label, seed, at, metric.name)
+    intervals = study.intervals(label, seed, at, metric.name)
+    figure, axes = _bars(heights, intervals, [GAIN] * len(heights), study.names(seed), metric.scale)
+    axes.set(ylabel=f"Test {metric.heading}")
+    if metric.low is not None and metric.high is not None:
+        axes.set(ylim=(metric.scale * metric.low, metric.scale * metric.high))
     return figure
 
 
 def _bars(
-    heights: Sequence[float | None], intervals: Sequence[Interval | None], colours: Sequence[str], names: Sequence[str]
+    heights: Sequence[float | None],
+    intervals: Sequence[Interval | None],
+    colours: Sequence[str],
+    names: Sequence[str],
+    scale: float,
 ) -> tuple["Figure", "Axes"]:
     figure, axes = _axes(max(4.2, 0.22 * len(heights)))
     for client, (height, interval) in enumerate(zip(heights, intervals, strict=True)):
         if height is None:
             axes.text(client, 0, "not tested", rotation=90, ha="center", va="bottom", fontsize=6, color="dimgrey")
             continue
-        axes.bar(client, 100 * height, color=colours[client])
+        axes.bar(client, scale * height, color=colours[client])
         if interval is not None:
-            reach = [[100 * max(0.0, height - interval.low)], [100 * max(0.0, interval.high - height)]]
-            axes.errorbar(client, 100 * height, yerr=reach, color="black", lw=0.8, capsize=2)
+            reach = [[scale * max(0.0, height - interval.low)], [scale * max(0.0, interval.high - height)]]
+            axes.errorbar(client, scale * height, yerr=reach, color="black", lw=0.8, capsize=2)
     _name_clients(axes, names)
     return figure, axes
 
@@ -201,20 +216,19 @@ def _name_clients(axes: "Axes", names: Sequence[str]) -> None:
         axes.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=7)
 
 
-def _paths(run: Finished, point: Point) -> "Figure":
-    """Every client's accuracy by round; the best and the worst in the end stand out."""
+def _paths(result: Result, point: Point, metric: MetricInfo) -> "Figure":
+    """Every client's figure by round; the best and the worst in the end stand out."""
     figure, axes = _axes()
-    values = path(run, point)
-    rounds = [record["round"] for record in run.result["rounds"] if point in record]
-    names, last = run_names(run.result), last_accuracies(run.result, point)
-    ranked = sorted((client for client in range(len(last)) if last[client] is not None), key=lambda c: last[c] or 0.0)
+    values, rounds = path(result, point, metric), rounds_tested(result, point)
+    last = {client: value for client, value in enumerate(last_figures(result, metric, point)) if value is not None}
+    ranked = sorted(last, key=lambda client: metric.worth(last[client]))
     looks = {ranked[0]: LOSS, ranked[-1]: GAIN} if ranked else {}
     for client in ranked:
         look: dict[str, Any] = {"color": "grey", "lw": 0.7, "alpha": 0.6}
         if client in looks:
-            look = {"color": looks[client], "lw": 1.8, "label": names[client], "zorder": 3}
+            look = {"color": looks[client], "lw": 1.8, "label": result.called[client], "zorder": 3}
         axes.plot(rounds, values[:, client], **look)
-    axes.set(xlabel=ROUND, ylabel=ACCURACY)
+    axes.set(xlabel=ROUND, ylabel=f"Test {metric.heading}")
     _whole(axes.xaxis)
     if looks:
         axes.legend(frameon=False, fontsize=7)

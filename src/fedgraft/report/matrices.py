@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedgraft.report.reading import Array
-from fedgraft.report.study import Study
+from fedgraft.methods import METHODS
+from fedgraft.runs.comparison import Comparison
 
+Array = np.ndarray[Any, Any]
 LEVELS = 65534
 MISSING = 65535
 
@@ -35,16 +36,17 @@ class Observation:
         return int(rows), int(slices), int(columns)
 
 
-def observations(study: Study) -> list[Observation]:
-    """All that the methods of a study let us see."""
+def observations(comparison: Comparison[Any]) -> list[Observation]:
+    """All that the methods of a comparison let us see."""
     found = []
-    for label, each in study.runs.items():
-        names = sorted(set.intersection(*(set(run.observed) for run in each.values())))
+    for label, each in comparison.runs.items():
+        names = sorted(set.intersection(*(set(run.observed) for run in each)))
         for name in names:
-            values = {seed: _arranged(each[seed].observed[name]) for seed in sorted(each)}
+            values = {run.config.seed: _arranged(np.asarray(run.observed[name])) for run in each}
             if len({array.shape for array in values.values()}) == 1:
-                meaning = next(iter(each.values())).shows.get(name, "")
-                found.append(Observation(label, name, meaning, values))
+                known = METHODS.get(each[0].config.method)
+                shows = next(iter(comparison.facts[label].values())).shows or (known.shows if known else {})
+                found.append(Observation(label, name, shows.get(name, ""), values))
     return found
 
 

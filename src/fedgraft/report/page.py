@@ -14,14 +14,13 @@ from jinja2 import Environment, StrictUndefined
 from fedgraft.base.errors import UserError
 from fedgraft.base.version import __version__
 from fedgraft.report import commands
-from fedgraft.report.charts import drawn, measures
+from fedgraft.report.charts import Study, drawn
 from fedgraft.report.matrices import Observation, fair_share, observations
-from fedgraft.report.reading import Finished, Reading, from_memory, gather
-from fedgraft.report.study import Study, Verdict, studies
-from fedgraft.runs.compare import REFERENCES
+from fedgraft.runs.comparison import REFERENCES, Reading
 from fedgraft.runs.config import AT, At
-from fedgraft.runs.run import Run
-from fedgraft.runs.table import Row, Spread, names, orders, points
+from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.resultfile import Result
+from fedgraft.runs.table import Row, Spread, Verdict, orders
 
 MATRIX_BUDGET = 2_500_000
 _SAID_ELSEWHERE = {"method", "params", "seed", "training", "data_dir"}
@@ -29,41 +28,40 @@ _MANY_METHODS = 12
 _SCRIPTS = ("theme.js", "echarts.min.js", "charts.js", "page.js")
 
 
-def report_runs(runs: Iterable[Run], path: Path, at: At = AT[0]) -> Path:
-    """Write the report of runs that were made in this process."""
-    return write(gather(map(from_memory, runs)), path, at)
-
-
-def write(reading: Reading, path: Path, at: At = AT[0]) -> Path:
-    """Write the report of what was read; ``at`` is where it compares the methods at first."""
+def write(reading: Reading, path: Path, at: At = AT[0], metric: str | None = None) -> Path:
+    """Write the report of what was read; ``at`` and ``metric`` are how it compares the methods at first."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(reading, at), "utf-8")
+        path.write_text(render(reading, at, metric), "utf-8")
     except OSError as error:
         raise UserError(f"the report {path} cannot be written: {error.strerror}") from None
     return path
 
 
-def render(reading: Reading, at: At = AT[0]) -> str:
+def render(reading: Reading, at: At = AT[0], metric: str | None = None) -> str:
     """Return the page. Everything that a user may have named is escaped, in the HTML and in the data."""
-    found = studies(reading.runs)
-    seen = [observations(study) for study in found]
-    budget = fair_share((array for group in seen for each in group for array in each.values.values()), MATRIX_BUDGET)
+    found = [(study, observations(study), study.metric(metric)) for study in reading.comparisons]
+    arrays = (array for _, seen, _ in found for each in seen for array in each.values.values())
+    budget = fair_share(arrays, MATRIX_BUDGET)
     scripts = [_asset(name) for name in _SCRIPTS]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(
-        percent=percent, points=points, size=size, seconds=seconds, plain=plain, chance=chance, key=key
-    )  # fmt: skip
+    environment.filters.update(figure=figure, size=size, seconds=seconds, plain=plain, chance=chance, key=key)
     return environment.from_string(_asset("page.html")).render(
         version=__version__,
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src {' '.join(map(_digest, scripts))}",
-        style=_asset("page.css"),
+        style=_asset("page.css") + _metric_rules(max(len(study.metrics) for study, *_ in found)),
         theme=scripts[0],
         scripts=scripts[1:],
         notes=reading.notes,
-        studies=[_context(study, group, at) for study, group in zip(found, seen, strict=True)],
-        data=_embeddable([drawn(study, group, budget, at) for study, group in zip(found, seen, strict=True)]),
+        studies=[_context(study, seen, at, judged) for study, seen, judged in found],
+        data=_embeddable([drawn(study, seen, budget, at, judged) for study, seen, judged in found]),
     )
+
+
+def _metric_rules(count: int) -> str:
+    """Let the page show what is written of the chosen metric, and hide what is written of the others."""
+    others = (f'.study[data-metric="{place}"] [data-m]:not([data-m="{place}"])' for place in range(count))
+    return ",\n".join(others) + " {\n  display: none;\n}\n"
 
 
 def _asset(name: str) -> str:
@@ -81,9 +79,11 @@ def _embeddable(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _context(study: Study, seen: Sequence[Observation], at: At) -> dict[str, Any]:
+def _context(study: Study, seen: Sequence[Observation], at: At, metric: MetricInfo) -> dict[str, Any]:
     """What the template writes as text and tables."""
-    config, everything = study.config, [(label, run) for label, each in study.runs.items() for run in each.values()]
+    config = study.config
+    everything = [(label, run) for label, each in study.runs.items() for run in each]
+    results = [result for each in study.facts.values() for result in each.values()]
     repeatable = all(commands.repeatable(run.config) for _, run in everything)
     settings = {**config.model_dump(), **config.training.model_dump()}
     return {
@@ -91,42 +91,58 @@ def _context(study: Study, seen: Sequence[Observation], at: At) -> dict[str, Any
         "seeds": study.seeds,
         "rounds": config.rounds,
         "seen": seen,
-        "figures": measures(study),
-        "labels": all(run.result["label_counts"] is not None for _, run in everything),
-        "params": {label: run.result.get("params", {}) for label, run in everything},
+        "labels": all(result.label_counts is not None for result in results),
+        "params": {label: next(iter(each.values())).params for label, each in study.facts.items()},
         "settings": {name: value for name, value in settings.items() if name not in _SAID_ELSEWHERE},
-        "versions": sorted({_versions(run.result) for _, run in everything}),
-        "refused": {label: refused for label, each in study.runs.items() if (refused := _refused(each.values()))},
+        "versions": sorted({_versions(result) for result in results}),
+        "refused": {label: refused for label, each in study.facts.items() if (refused := _refused(each.values()))},
         "compare_command": commands.compare_command(study) if repeatable else None,
         "run_commands": [commands.run_command(label, run.config) for label, run in everything] if repeatable else [],
         "local_command": commands.run_command("local", config) if repeatable else None,
-        **_compared(study, at),
+        **_compared(study, at, metric),
     }
 
 
-def _compared(study: Study, at: At) -> dict[str, Any]:
-    """The tables of methods, for each choice of where they are compared."""
-    tables = {choice: {row.method: row for row in study.rows(choice)} for choice in AT}
-    ranking = orders(list(tables[at].values()))
-    rows = {label: tables[at][label] for label in ranking[at]}
-    verdicts = {choice: study.verdicts(choice) for choice in AT}
+def _compared(study: Study, at: At, metric: MetricInfo) -> dict[str, Any]:
+    """The tables of methods, for each choice of where they are compared and by what."""
+    views = [_view(study, choice, place) for choice in AT for place in range(len(study.metrics))]
+    first = next(view for view in views if view["at"] == at and view["metric"] == metric)
+    ranking = [orders(study.rows(at, each.name)) for each in study.metrics]
+    rows = [row for view in views for row in view["rows"].values()]
     return {
         "at": at,
-        "tables": tables,
+        "m": study.metrics.index(metric),
+        "metrics": study.metrics,
+        "views": views,
+        "labels_in_order": orders(list(first["rows"].values()))[at],
+        "row_of": [{row.method: row for row in study.rows(at, each.name)} for each in study.metrics],
+        "starred": {label: study.starred(label) for label in study.runs},
+        "references": [label for label in REFERENCES if label in study.runs],
+        "alone": any(view["verdicts"] for view in views),
+        "all_pairs": len(study.runs) <= _MANY_METHODS,
+        "orders": [{choice: _leading(study, labels) for choice, labels in each.items()} for each in ranking],
+        "reordered": [len({tuple(labels) for labels in each.values()}) > 1 for each in ranking],
+        "has_best": any(row.best for row in rows),
+        "has_everyone": any(row.everyone for row in rows),
+        "has_reconstructions": any(row.reconstruction for row in rows),
+    }
+
+
+def _view(study: Study, at: At, place: int) -> dict[str, Any]:
+    """What is written where methods are compared at one point by one metric."""
+    metric = study.metrics[place]
+    rows = {row.method: row for row in study.rows(at, metric.name)}
+    verdicts = study.verdicts(at, metric.name)
+    return {
+        "at": at,
+        "m": place,
+        "metric": metric,
         "rows": rows,
-        "starred": {label: study.starred(label) for label in rows},
-        "references": [label for label in REFERENCES if label in rows],
-        "against": {choice: _against(table) for choice, table in tables.items()},
+        "against": _against(rows),
         "verdicts": verdicts,
-        "helping": {choice: sum(_helps(verdict) for verdict in found) for choice, found in verdicts.items()},
-        "alone": any(verdicts.values()),
-        "pairs": {choice: study.pairs(choice, with_best=len(rows) > _MANY_METHODS) for choice in AT},
-        "all_pairs": len(rows) <= _MANY_METHODS,
-        "orders": {choice: _leading(study, labels) for choice, labels in ranking.items()},
-        "reordered": len({tuple(labels) for labels in ranking.values()}) > 1,
-        "has_best": any(row.best for row in rows.values()),
-        "has_everyone": any(row.everyone for row in rows.values()),
-        "remarks": {choice: _remarks(table) for choice, table in tables.items()},
+        "helping": sum(_helps(verdict) for verdict in verdicts),
+        "pairs": study.pairs(at, metric.name, with_best=len(rows) > _MANY_METHODS),
+        "remarks": _remarks(rows),
     }
 
 
@@ -137,10 +153,13 @@ def _leading(study: Study, labels: Sequence[str]) -> str:
 
 
 def _against(table: Mapping[str, Row]) -> dict[str, dict[str, float]]:
-    """The difference of every method's client mean to the references'."""
+    """By how much every method's client mean is better than the references'."""
     means = {label: row.mean[row.point].mean for label, row in table.items()}
     references = [label for label in REFERENCES if label in means]
-    return {label: {other: means[label] - means[other] for other in references if other != label} for label in means}
+    return {
+        label: {other: row.metric.gain(means[label], means[other]) for other in references if other != label}
+        for label, row in table.items()
+    }
 
 
 def _helps(verdict: Verdict) -> bool:
@@ -164,20 +183,20 @@ def _remarks(table: Mapping[str, Row]) -> dict[str, dict[str, tuple[str, ...]]]:
     return {title: each for title, each in known.items() if each}
 
 
-def _refused(runs: Iterable[Finished]) -> str:
+def _refused(results: Iterable[Result]) -> str:
     """How many replies the server of a method's runs refused, whose, and why the first."""
-    found = list(runs)
-    refused = [each for run in found for record in run.result["rounds"] for each in record.get("refused", ())]
+    found = list(results)
+    refused = [each for result in found for record in result.rounds for each in record.refused]
     if not refused:
         return ""
-    called = dict(enumerate(names(found[0].result)))
-    clients = sorted({int(each["client"]) for each in refused})  # also such as are none
+    called = dict(enumerate(found[0].called))
+    clients = sorted({each.client for each in refused})  # also such as are none
     told = ", ".join(called.get(client, f"client {client}") for client in clients)
-    return f"{len(refused)}, of {told}; {refused[0]['reason']}"
+    return f"{len(refused)}, of {told}; {refused[0].reason}"
 
 
-def _versions(result: Any) -> str:
-    named = {"fedgraft": result.get("fedgraft", "unknown"), **result["versions"]}
+def _versions(result: Result) -> str:
+    named = {"fedgraft": result.fedgraft or "unknown", **result.versions}
     return ", ".join(f"{name} {version}" for name, version in named.items())
 
 
@@ -186,11 +205,9 @@ def plain(value: Any) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def percent(spread: Spread) -> str:
-    """A fraction over seeds, in percent; a dash for what was never measured."""
-    if math.isnan(spread.mean):
-        return "–"
-    return f"{100 * spread.mean:.1f}" + ("" if spread.deviation is None else f" ± {100 * spread.deviation:.1f}")
+def figure(spread: Spread, metric: MetricInfo) -> str:
+    """A figure over seeds, with its deviation."""
+    return metric.shown(*spread).replace("±", " ± ")
 
 
 def key(value: float | None) -> str:

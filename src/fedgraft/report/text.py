@@ -2,19 +2,21 @@
 
 import textwrap
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from fedgraft.core.evaluation import POINTS
 from fedgraft.data.partition.picture import BARS, header, marks
-from fedgraft.report.comparison import WIDTH, names_for, view
-from fedgraft.report.matrices import Observation, observations
-from fedgraft.report.reading import Array, Reading
-from fedgraft.report.study import Gain, Study, Verdict, studies
+from fedgraft.report.comparison import WIDTH, names_for, unit, view
+from fedgraft.report.matrices import Array, Observation, observations
+from fedgraft.runs.comparison import Comparison, Reading
 from fedgraft.runs.config import AT, At
-from fedgraft.runs.table import percent, points
+from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.table import Gain, Verdict
 
+Study = Comparison[Any]
 SHADES = " ░▒▓█"
 _HALF = 10
 _WIDEST_NAME = 22
@@ -22,14 +24,16 @@ _WIDEST_CLIENT = 14
 _MOST_CLIENTS = 60
 
 
-def show(reading: Reading, console: Console, at: At = AT[0]) -> None:
-    """Print everything that the page shows, in characters; clients are compared ``at`` that point."""
+def show(reading: Reading, console: Console, at: At = AT[0], metric: str | None = None) -> None:
+    """Print everything that the page shows, in characters; clients are compared ``at`` that point by that metric."""
     for note in reading.notes:
         _say(console, f"left out: {note}")
-    for study in studies(reading.runs):
-        console.print(view(study, at), width=WIDTH)
+    for study in reading.comparisons:
+        judged = study.metric(metric)
+        console.print(view(study, at, metric), width=WIDTH)
         names, legend = names_for(map(study.starred, study.runs), _WIDEST_NAME)
-        for picture in (*_benefit(study, names, at), *_convergence(study, names), *legend, *_labels(study)):
+        pictures = (*_benefit(study, names, at, judged), *_convergence(study, names, judged), *legend, *_labels(study))
+        for picture in pictures:
             _say(console, picture)
         for observation in observations(study):
             for picture in _matrix(study, observation):
@@ -40,27 +44,33 @@ def _say(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, width=WIDTH, soft_wrap=len(line) <= WIDTH)
 
 
-def _benefit(study: Study, names: Mapping[str, str], at: At) -> list[str]:
+def _benefit(study: Study, names: Mapping[str, str], at: At, metric: MetricInfo) -> list[str]:
     """Whom the methods help, and every client of the method that helps most."""
-    verdicts = study.verdicts(at)
+    verdicts = study.verdicts(at, metric.name)
     if not verdicts:
-        return ["There is no run of local with the same setting to compare the clients with.", *_alone(study, at)]
-    lines = [f"Did federation help? {verdicts[0].answer}", "Clients against training alone, and points on average"]
+        missing = "There is no run of local with the same setting to compare the clients with."
+        return [missing, *_alone(study, at, metric)]
+    lines = [
+        f"Did federation help? {verdicts[0].answer}",
+        f"Clients against training alone, and {metric.step} on average",
+    ]
     wide = max(map(len, names.values()))
     for verdict in verdicts:
-        counts = f"{verdict.better:3} gain {verdict.same:3} same {verdict.worse:3} lose {points(verdict.mean):>6}"
+        mean = metric.difference(verdict.mean)
+        counts = f"{verdict.better:3} gain {verdict.same:3} same {verdict.worse:3} lose {mean:>6}"
         lines.append(f"  {names[study.starred(verdict.label)]:{wide}} {_share(verdict)} {counts}")
     best, seed = verdicts[0].label, study.seeds[0]
-    gains = study.gains(best, seed, at) or []
-    reach = max([abs(gain.value) for gain in gains if gain is not None] + [0.01])
+    gains = study.gains(best, seed, at, metric.name) or []
+    reach = max([abs(gain.value) for gain in gains if gain is not None] + [0.01 if metric.percent else 1e-9])
     clients = _clients(study, seed)
-    lines += ["", f"Every client with {best}, seed {seed}: points, 95 % interval, test samples"]
+    sure = "points, 95 % interval, test samples" if metric.counted else metric.step
+    lines += ["", f"Every client with {best}, seed {seed}: {sure}"]
     for client, gain in enumerate(gains[:_MOST_CLIENTS]):
         if gain is None:
             lines.append(f"  {clients[client]} not tested")
             continue
         left, right = (_bar(max(0.0, sign * gain.value) / reach) for sign in (-1, 1))
-        figures = f"{points(gain.value):>6}{_doubt(gain)}{_earlier(study, best, seed, at, client)}"
+        figures = f"{metric.difference(gain.value):>6}{_doubt(gain)}{_earlier(study, best, seed, at, metric, client)}"
         lines.append(f"  {clients[client]} {left[::-1]:>{_HALF}}│{right:<{_HALF}} {figures}".rstrip())
     return [*lines, *_more(len(gains)), ""]
 
@@ -73,28 +83,31 @@ def _doubt(gain: Gain) -> str:
     return f" {low:>4} to {high:>3}, {abs(gain.net)} of {gain.samples}"
 
 
-def _earlier(study: Study, label: str, seed: int, at: At, client: int) -> str:
+def _earlier(study: Study, label: str, seed: int, at: At, metric: MetricInfo, client: int) -> str:
     """Mark a figure that is older than the others."""
-    rounds = [study.stale(each, seed, at).get(client) for each in (label, "local") if seed in study.runs.get(each, {})]
+    both = [each for each in (label, "local") if seed in study.facts.get(each, {})]
+    rounds = [study.stale(each, seed, at, metric.name).get(client) for each in both]
     known = [number for number in rounds if number is not None]
     return f" (round {min(known)})" if known else ""
 
 
-def _alone(study: Study, at: At) -> list[str]:
-    """Every client's own accuracy, where there is nothing to compare it with."""
+def _alone(study: Study, at: At, metric: MetricInfo) -> list[str]:
+    """Every client's own figure, where there is nothing to compare it with."""
     label, seed = next(iter(study.runs)), study.seeds[0]
-    seed = seed if seed in study.runs[label] else min(study.runs[label])
-    accuracies, intervals = study.accuracies(label, seed, at), study.intervals(label, seed, at)
+    seed = seed if seed in study.facts[label] else min(study.facts[label])
+    values, intervals = study.values(label, seed, at, metric.name), study.intervals(label, seed, at, metric.name)
+    reach = metric.high or max([abs(value) for value in values if value is not None] + [1e-9])
     clients = _clients(study, seed)
-    lines = ["", f"Every client with {label}, seed {seed}: accuracy in %, 95 % interval"]
-    for client, (accuracy, sure) in enumerate(zip(accuracies[:_MOST_CLIENTS], intervals, strict=False)):
-        if accuracy is None:
+    interval = ", 95 % interval" if metric.counted else ""
+    lines = ["", f"Every client with {label}, seed {seed}: {unit(metric)}{interval}"]
+    for client, (value, sure) in enumerate(zip(values[:_MOST_CLIENTS], intervals, strict=False)):
+        if value is None:
             lines.append(f"  {clients[client]} not tested")
             continue
-        doubt = "" if sure is None else f" {percent(sure.low):>5} to {percent(sure.high):>5}"
-        figures = f"{percent(accuracy):>5}{doubt}{_earlier(study, label, seed, at, client)}"
-        lines.append(f"  {clients[client]} {_bar(accuracy):<{_HALF}} {figures}".rstrip())
-    return [*lines, *_more(len(accuracies)), ""]
+        doubt = "" if sure is None else f" {metric.shown(sure.low):>5} to {metric.shown(sure.high):>5}"
+        figures = f"{metric.shown(value):>5}{doubt}{_earlier(study, label, seed, at, metric, client)}"
+        lines.append(f"  {clients[client]} {_bar(value / reach):<{_HALF}} {figures}".rstrip())
+    return [*lines, *_more(len(values)), ""]
 
 
 def _clients(study: Study, seed: int) -> list[str]:
@@ -120,10 +133,10 @@ def _more(clients: int) -> list[str]:
     return [f"  … and {clients - _MOST_CLIENTS} more"] if clients > _MOST_CLIENTS else []
 
 
-def _convergence(study: Study, names: Mapping[str, str]) -> list[str]:
+def _convergence(study: Study, names: Mapping[str, str], metric: MetricInfo) -> list[str]:
     """Sparklines of the client mean, all on one scale."""
     curves = {
-        (label, point): [100 * value.spread.mean for value in study.curve(label, point, "mean")]
+        (label, point): [value.spread.mean for value in study.curve(label, point, "mean", metric.name)]
         for label in study.runs
         for point in POINTS
     }
@@ -134,19 +147,22 @@ def _convergence(study: Study, names: Mapping[str, str]) -> list[str]:
     low, high = min(everything), max(everything)
     wide = max(map(len, names.values()))
     room = WIDTH - wide - 31
-    lines = [f"Convergence: mean accuracy of the clients by round, ▁ {low:.1f} % to █ {high:.1f} %"]
+    scale = " to ".join(f"{mark} {metric.shown(end)}{metric.unit}" for mark, end in (("▁", low), ("█", high)))
+    lines = [f"Convergence: mean {metric.title} of the clients by round, {scale}"]
     for (label, point), curve in curves.items():
         picked = np.interp(np.linspace(0, len(curve) - 1, min(room, len(curve))), range(len(curve)), curve)
         line = "".join(BARS[int((value - low) / ((high - low) or 1) * (len(BARS) - 1))] for value in picked)
         name = names[study.starred(label)] if point == POINTS[0] else ""
-        lines.append(f"  {name:{wide}} {point:8} {line}  {curve[0]:5.1f} → {curve[-1]:5.1f}")
+        lines.append(
+            f"  {name:{wide}} {point:8} {line}  {metric.shown(curve[0]):>5} → {metric.shown(curve[-1]):>5}"
+        )  # fmt: skip
     return [*lines, ""]
 
 
 def _labels(study: Study) -> list[str]:
     """Who holds which classes."""
     seed = study.seeds[0]
-    held = study.any_run(seed).result["label_counts"]
+    held = study.any_result(seed).label_counts
     if held is None:  # the data lie at their sites, and so does who holds what
         return []
     counts = np.array(held)

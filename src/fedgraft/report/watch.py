@@ -2,10 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -16,9 +15,11 @@ from rich.text import Text
 from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.data.partition.picture import BARS
+from fedgraft.runs import identity
 from fedgraft.runs.config import read
+from fedgraft.runs.metric import FIRST, MetricInfo
 from fedgraft.runs.resultfile import Record, complaint
-from fedgraft.runs.table import percent
+from fedgraft.runs.upgrade import upgraded_record
 
 POLL_SECONDS = 0.5
 _SPARK = 18
@@ -31,16 +32,32 @@ class Follower:
     directory: Path
     method: str = "?"
     rounds: int = 0
-    records: list[dict[str, Any]] = field(default_factory=list)
+    metrics: dict[str, MetricInfo] = field(default_factory=dict)
+    records: list[Record] = field(default_factory=list)
     finished: bool = False
     _read: int = 0
 
     @classmethod
     def of(cls, directory: Path) -> "Follower":
         settings = read(directory / "config.toml")
-        return cls(directory, str(settings.get("method", "?")), int(settings.get("rounds", 0)))
+        return cls(directory, str(settings.get("method", "?")), int(settings.get("rounds", 0)), _metrics(directory))
 
-    def poll(self) -> list[dict[str, Any]]:
+    def leading(self, record: Record) -> MetricInfo:
+        """The metric that judges a round: the first that it tells of."""
+        name = next((name for test in record.tests for name in test.metrics), FIRST[0].name)
+        return self.metrics.get(name) or MetricInfo(name=name, title=name, higher=True, percent=False)
+
+    def shown(self, record: Record, point: Point) -> str:
+        """The clients' mean of the leading metric in a round."""
+        mean, metric = self.mean(record, point), self.leading(record)
+        return "" if mean is None else f"{metric.shown(mean)}{metric.unit}"
+
+    def mean(self, record: Record, point: Point) -> float | None:
+        """The same as a number."""
+        figures = record.figures(point, self.leading(record).name)
+        return None if figures is None else figures.mean
+
+    def poll(self) -> list[Record]:
         """Return the rounds that are new; a line that is still being written waits for the next time."""
         self.finished = (self.directory / "result.json").exists()
         path = self.directory / "metrics.jsonl"
@@ -57,13 +74,23 @@ class Follower:
         whole = data[: data.rfind(b"\n") + 1]
         self._read += len(whole)
         try:
-            new = [json.loads(line) for line in whole.splitlines()]
+            found = [upgraded_record(json.loads(line)) for line in whole.splitlines()]
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
-        if wrong := next(filter(None, (complaint(Record, each) for each in new)), None):
+        if wrong := next(filter(None, (complaint(Record, each) for each in found)), None):
             raise UserError(f"{path} is damaged: {wrong}")
+        new = [Record.model_validate(each) for each in found]
         self.records += new
         return new
+
+
+def _metrics(directory: Path) -> dict[str, MetricInfo]:
+    """What the run says of its metrics; runs of an older version had those of the first format."""
+    try:
+        told = identity.read(directory).metrics
+    except UserError:
+        told = []
+    return {metric.name: metric for metric in (*FIRST, *told)}
 
 
 def watch(directory: Path, console: Console, *, poll_seconds: float = POLL_SECONDS) -> None:
@@ -112,40 +139,32 @@ def _is_over(directory: Path) -> bool:
     return (directory / "comparison.json").exists()
 
 
-def _line(follower: Follower, record: Mapping[str, Any]) -> str:
-    return f"{follower.directory.name} round {record['round']}/{follower.rounds} {_figures(record)}"
-
-
-def _figures(record: Mapping[str, Any]) -> str:
-    loss = record.get("loss")
-    parts = [] if loss is None else [f"loss {loss:.3f}"]
-    parts += [f"{point} {_mean(record, point)}" for point in POINTS if point in record]
-    return " ".join(parts)
-
-
-def _mean(record: Mapping[str, Any], point: Point) -> str:
-    mean = record[point]["mean"]
-    return "" if mean is None else f"{percent(mean)}%"
+def _line(follower: Follower, record: Record) -> str:
+    parts = [] if record.loss is None else [f"loss {record.loss:.3f}"]
+    if tested := [f"{point} {follower.shown(record, point)}" for point in POINTS if record.test(point)]:
+        parts += [follower.leading(record).title, *tested]
+    return f"{follower.directory.name} round {record.round}/{follower.rounds} {' '.join(parts)}"
 
 
 def _table(followers: Iterable[Follower]) -> Table:
-    caption = "mean accuracy of the clients; Ctrl-C ends the view, not the run"
+    caption = "mean over the clients; Ctrl-C ends the view, not the run"
     table = Table(box=box.SIMPLE, pad_edge=False, caption=caption)
     table.add_column("run", overflow="ellipsis", max_width=24, no_wrap=True)
-    for heading in ("round", "received", "trained", "last round"):
+    for heading in ("round", "metric", "received", "trained", "last round"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("trained so far", no_wrap=True)
     for each in followers:
         done = f"{len(each.records)}/{each.rounds}"
-        table.add_row(Text(each.directory.name), done, *_latest(each), _age(each), _spark(each))
+        table.add_row(Text(each.directory.name), done, *map(Text, _latest(each)), _age(each), _spark(each))
     return table
 
 
-def _latest(follower: Follower) -> tuple[str, str]:
-    evaluated = [record for record in follower.records if "received" in record]
+def _latest(follower: Follower) -> tuple[str, str, str]:
+    evaluated = [record for record in follower.records if record.test("received")]
     if not evaluated:
-        return "", ""
-    return _mean(evaluated[-1], "received"), _mean(evaluated[-1], "trained")
+        return "", "", ""
+    last = evaluated[-1]
+    return follower.leading(last).title, follower.shown(last, "received"), follower.shown(last, "trained")
 
 
 def _age(follower: Follower) -> str:
@@ -158,7 +177,16 @@ def _age(follower: Follower) -> str:
 
 
 def _spark(follower: Follower) -> str:
-    means = (record["trained"]["mean"] for record in follower.records if "trained" in record)
+    """The clients' mean by round: a share from nothing to all, anything else from its lowest to its highest."""
+    means = (follower.mean(record, "trained") for record in follower.records)
     curve = [mean for mean in means if mean is not None]
+    if not curve:
+        return ""
+    metric = follower.leading(next(record for record in follower.records if record.test("trained")))
+    bounded = metric.low is not None and metric.high is not None
+    low, high = (metric.low, metric.high) if bounded else (min(curve), max(curve))
+    assert low is not None
+    assert high is not None
     step = -(-len(curve) // _SPARK) or 1
-    return "".join(BARS[min(len(BARS) - 1, int(value * len(BARS)))] for value in curve[::step])
+    levels = (int((value - low) / ((high - low) or 1) * len(BARS)) for value in curve[::step])
+    return "".join(BARS[min(len(BARS) - 1, level)] for level in levels)

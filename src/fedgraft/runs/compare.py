@@ -1,94 +1,28 @@
 """Compare methods on the same federations: the same partitions, starts, batches and participants for each seed."""
 
-import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
-
-from fedgraft import methods
-from fedgraft.base import characters, disk
+from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
+from fedgraft.methods import METHODS
 from fedgraft.runs import directory, identity, population, results
-from fedgraft.runs.config import AT, MACHINE, At, RunConfig, configure, read
+from fedgraft.runs.comparison import REFERENCES, Comparison
+from fedgraft.runs.config import MACHINE, RunConfig, configure, read
+from fedgraft.runs.directory import COMPARISON, folder_name
 from fedgraft.runs.population import Model
 from fedgraft.runs.run import Run, Watcher, finished, go_on, plan, start
-from fedgraft.runs.table import Pair, Row, pairs, plain, rows
 
-REFERENCES = ("local", "fedavg")
 AGENDA = "agenda.toml"
-COMPARISON = "comparison.json"
 GIVEN = (
     "the comparison in {} was given data, a model or a method from Python; "
     "call fedgraft.compare as before, with the same out, and it goes on"
 )
-
-
-@dataclass
-class Comparison:
-    """Runs of several methods over several seeds."""
-
-    config: RunConfig
-    seeds: tuple[int, ...]
-    runs: dict[str, list[Run]]
-
-    def __repr__(self) -> str:
-        config, seeds = self.config, f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}"
-        where = f"{config.dataset}, {self.clients} clients, {config.partition}, {config.rounds} rounds, {seeds}"
-        return f"Comparison({', '.join(self.runs)} on {where})"
-
-    def __str__(self) -> str:
-        return characters.as_text(self._picture())
-
-    def _repr_html_(self) -> str:
-        return characters.as_html(self._picture())
-
-    def _picture(self) -> RenderableType:
-        from fedgraft.report.comparison import view
-
-        return view(self)
-
-    @property
-    def clients(self) -> int:
-        return next(runs[0].spec.clients for runs in self.runs.values())
-
-    @property
-    def results(self) -> dict[str, list[dict[str, Any]]]:
-        """The results of each method, seed by seed."""
-        return {name: [run.result for run in runs] for name, runs in self.runs.items()}
-
-    def rows(self, at: At = AT[0]) -> list[Row]:
-        """The table: references first, then the methods in the order asked for.
-
-        ``at`` is where they are compared: as ``trained``, as ``received``, or each at its ``own`` paper's point.
-        """
-        return rows(self.results, at)
-
-    def pairs(self, at: At = AT[0], *, with_best: bool = False) -> list[Pair]:
-        """Every two methods against each other, client by client, and whether the difference is more than noise.
-
-        With many methods there are very many pairs: ``with_best`` takes those with Local and with the best one only.
-        """
-        return pairs(self.results, at, with_best=with_best)
-
-    def report(self, path: str | Path, at: At = AT[0]) -> Path:
-        """Write the whole comparison into one HTML file; ``at`` is where it compares the methods at first."""
-        from fedgraft.report.page import report_runs
-
-        return report_runs([run for runs in self.runs.values() for run in runs], Path(path), at)
-
-    def to_json(self, at: At = AT[0]) -> dict[str, Any]:
-        """The table and the pairs, for programs."""
-        rows = [plain(vars(row)) for row in self.rows(at)]
-        pairs = [plain(pair) | {"more_than_noise": pair.difference.more_than_noise} for pair in self.pairs(at)]
-        config = self.config.model_dump()
-        return {"seeds": list(self.seeds), "config": config, "compared_at": at, "rows": rows, "pairs": pairs}
 
 
 def contestants(chosen: str | Method | Iterable[str | Method]) -> dict[str, Method]:
@@ -101,19 +35,11 @@ def contestants(chosen: str | Method | Iterable[str | Method]) -> dict[str, Meth
     for method in (*REFERENCES, *chosen):
         if not isinstance(method, str | Method):
             raise UserError(f"a method is a name, such as 'fedapa:mu=0.3', or an object of its class, not {method!r}")
-        made = methods.parse(method) if isinstance(method, str) else method
-        other = members.setdefault(label := methods.label(made), made)
+        made = METHODS.make(method) if isinstance(method, str) else method
+        other = members.setdefault(label := METHODS.label(made), made)
         if type(other) is not type(made):
             raise UserError(f"two methods are called {label!r}; give one of them another name")
     return members
-
-
-def folder_name(label: str) -> str:
-    """What the folders of a method's runs are called, whatever other methods there are: a comparison may grow."""
-    name = re.sub(r"[^\w.+=-]+", "-", label)
-    if len(name.encode()) <= 150 and re.fullmatch(r"[\w.+=:,-]+", label):
-        return name
-    return f"{name[:40]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -135,10 +61,10 @@ class Agenda:
         try:
             if written["objects"]:
                 raise UserError(GIVEN.format(place))
-            members = [methods.make(each["name"], **each["params"]) for each in written["methods"]]
+            members = [METHODS.make(each["name"], **each["params"]) for each in written["methods"]]
             seeds = tuple(range(written["seed"], written["seed"] + written["seeds"]))
             config = configure(written["config"], changes, {"seed": seeds[0]})
-            return cls(config, {methods.label(each): each for each in members}, seeds, written["objects"])
+            return cls(config, {METHODS.label(each): each for each in members}, seeds, written["objects"])
         except (LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{place / AGENDA} is not the agenda of a comparison: {error}") from None
 
@@ -150,7 +76,7 @@ class Agenda:
             "seed": self.seeds[0],
             "seeds": len(self.seeds),
             "objects": self.objects,
-            "methods": [{"name": methods.named(each), "params": directory.without_none(each.parameters())}
+            "methods": [{"name": METHODS.named(each), "params": directory.without_none(each.parameters())}
                         for each in self.members.values()],
             "config": directory.without_none(config),
         }  # fmt: skip
@@ -216,7 +142,7 @@ def compare(
     out: str | Path | None = None,
     progress: bool | None = None,
     **settings: Any,
-) -> Comparison:
+) -> Comparison[Run]:
     """Run every chosen method, and local and fedavg, for ``seeds`` seeds.
 
     A method is chosen by name, as a text with settings (``"fedapa:mu=0.3"``) or as an object. ``settings`` and
@@ -240,7 +166,7 @@ def compare(
         )
     config = configure(config or {}, settings, recipe_name=recipe)
     members = contestants(chosen)
-    found = all(methods.findable(each) for each in members.values())
+    found = all(METHODS.findable(each) for each in members.values())
     objects = federation is not None or model is not None or not found
     drawn = (lambda _: federation) if isinstance(federation, Federation) else federation
     if drawn is not None and not callable(drawn):
@@ -254,7 +180,7 @@ def compare(
     )  # fmt: skip
 
 
-def resume(place: str | Path, *, watchers: Sequence[Watcher] = (), **changes: Any) -> Comparison:
+def resume(place: str | Path, *, watchers: Sequence[Watcher] = (), **changes: Any) -> Comparison[Run]:
     """Go on with an interrupted comparison at its first missing run, to the same bits.
 
     ``changes`` may set what is the machine's: ``workers`` and so on. A comparison that was given data or a model from
@@ -270,7 +196,7 @@ def _carry_out(
     model: Model | None,
     watchers: Sequence[Watcher],
     place: Path | None,
-) -> Comparison:
+) -> Comparison[Run]:
     """Do what is left of an agenda; what cannot work is refused before anything is written."""
     first, given = agenda.seeds[0], federation is not None
 
@@ -296,7 +222,7 @@ def _carry_out(
                 runs[label].append(_complete(run, folder, watchers))
         known = next(iter(planned.values())).config
         told = known.model_copy(update={"seed": first, "method": agenda.config.method, "params": {}})
-        comparison = Comparison(told, agenda.seeds, runs)
+        comparison = Comparison(told, runs)
         if place is not None:
             results.write_json(place / COMPARISON, comparison.to_json())
     return comparison

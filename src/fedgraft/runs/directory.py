@@ -1,6 +1,8 @@
 """A run's directory: made once, kept to one process, with its configuration and the record of every round."""
 
+import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,9 @@ from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.runs import identity
 from fedgraft.runs.config import RunConfig
+
+COMPARISON = "comparison.json"
+"""What a comparison leaves beside its runs, when it is complete."""
 
 
 def fresh(path: Path) -> Path:
@@ -39,6 +44,14 @@ def _left_over(path: Path) -> bool:
 
 def _half(path: Path) -> bool:
     return path.suffix == ".part" and path.is_file()
+
+
+def folder_name(label: str) -> str:
+    """What the folders of a method's runs are called, whatever other methods there are: a comparison may grow."""
+    name = re.sub(r"[^\w.+=-]+", "-", label)
+    if len(name.encode()) <= 150 and re.fullmatch(r"[\w.+=:,-]+", label):
+        return name
+    return f"{name[:40]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def write_config(directory: Path, config: RunConfig) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedgraft.base import disk
 from fedgraft.base.errors import ContractError, UserError
+from fedgraft.runs.upgrade import upgraded_record
 
 FILE = "rounds.log"
 _LENGTHS = struct.Struct("<QQ")
@@ -165,4 +166,4 @@ def _frames(stream: BinaryIO, length: int, total: "hashlib._Hash") -> Iterator[F
             raise DamagedError("holds a round that cannot be read") from error
         if not isinstance(found, dict):
             raise DamagedError("holds a round that is none")
-        yield Frame(found, tensors)
+        yield Frame(upgraded_record(found), tensors)

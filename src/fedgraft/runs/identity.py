@@ -7,7 +7,7 @@ the same settings and data; another machine or version is only noted.
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from fedgraft.base.version import __version__
 from fedgraft.data import digest
 from fedgraft.kernels.native import library
 from fedgraft.runs.config import MACHINE, RunConfig, configure
+from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.results import read_json
 
 FILE = "run.json"
@@ -59,15 +60,17 @@ class Identity(BaseModel):
     format: int = FORMAT
     settings: dict[str, Any]
     data: list[dict[str, dict[str, int | str]]] | None
+    metrics: list[MetricInfo] = []
+    """What it is judged by, for those who follow it; the task says so, and nobody has to agree to it."""
     versions: dict[str, str] = Field(default_factory=_versions)
     instructions: dict[str, str] = Field(default_factory=_instructions)
 
     @classmethod
-    def of(cls, config: RunConfig, data: Held) -> "Identity":
+    def of(cls, config: RunConfig, data: Held, metrics: Sequence[MetricInfo] = ()) -> "Identity":
         """Say who a run is."""
         prints = data.fingerprints
         held = None if prints is None else [{split: dict(part) for split, part in each.items()} for each in prints]
-        return cls(settings=_settings(config.model_dump()), data=held)
+        return cls(settings=_settings(config.model_dump()), data=held, metrics=list(metrics))
 
     @cached_property
     def digest(self) -> dict[str, str]:

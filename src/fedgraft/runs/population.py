@@ -12,18 +12,18 @@ from torch import nn
 
 from fedgraft import kernels, models
 from fedgraft.base.errors import UserError
-from fedgraft.base.reference import is_reference, reference, resolve
+from fedgraft.base.reference import absolute
 from fedgraft.core import streams
 from fedgraft.core.method import Method, Server
 from fedgraft.core.model import Architecture, as_taken
-from fedgraft.core.settings import OPTIMIZERS, STAGES, TASKS
+from fedgraft.core.settings import TASKS
 from fedgraft.core.stages import Averaging
 from fedgraft.core.task import Task
 from fedgraft.data.datasets import lies_at_sites
 from fedgraft.data.datasets.formats import Array
 from fedgraft.data.digest import Fingerprint
 from fedgraft.data.federation import OWN, Federation, federate
-from fedgraft.data.partition import SCHEMES, parse
+from fedgraft.data.partition import SCHEMES
 from fedgraft.runs.config import CLIENTS, SCHEME, RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
@@ -97,7 +97,7 @@ def facts(fed: Federation) -> dict[str, Any]:
         "normalise": fed.normalise,
         "augment": fed.augment,
         "resize": fed.resize,
-        "task": fed.task.name,
+        "task": TASKS.named(fed.task),
     }
 
 
@@ -117,14 +117,15 @@ def insist_on_agreement(config: RunConfig, fed: Federation) -> None:
 def _canonical(name: str, value: Any) -> Any:
     """Two spellings of one scheme are the same, and a task is one with however many outputs."""
     if name == "task":
-        return None if value is None else TASKS.split(value)[0]
-    if name != "partition" or value.partition(":")[0] not in SCHEMES:
+        return None if value is None else absolute(TASKS.split(value)[0])
+    if name != "partition" or SCHEMES.split(value)[0] not in SCHEMES:
         return value
-    return parse(value).text
+    return SCHEMES.make(value).text
 
 
 def settled(config: RunConfig, fed: Population, *, given: bool) -> RunConfig:
     """Write what the data are into the configuration: that of a federation that was ``given``, or of what was made."""
+    config = found_again(config)
     known: dict[str, Any] = {"clients": len(fed)}
     if given and isinstance(fed, Federation):
         known = facts(fed)
@@ -132,14 +133,21 @@ def settled(config: RunConfig, fed: Population, *, given: bool) -> RunConfig:
         known |= {"dataset": fed.name, "partition": fed.partition}
     elif fed.partition == OWN:
         known |= {"partition": OWN}
-    return config.model_copy(update=known | _found_from_anywhere(config))
+    return config.model_copy(update=known)
 
 
-def _found_from_anywhere(config: RunConfig) -> dict[str, Any]:
-    """Name what is one's own by whole paths: the run may be resumed from another folder."""
+def found_again(config: RunConfig) -> RunConfig:
+    """Name files of the user's own by their whole paths, so that the run is repeated from any folder."""
     training = config.training
-    stages = tuple(STAGES.settled(text) for text in training.stages)
-    return {"training": training.but(stages=stages, optimizer=OPTIMIZERS.settled(training.optimizer))}
+    inner = {name: _whole(getattr(training, name)) for name in ("optimizer", "schedule", "stages")}
+    outer = {name: _whole(getattr(config, name)) for name in ("dataset", "partition", "task", "metrics")}
+    return config.model_copy(update={**outer, "training": training.but(**inner)})
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_whole, value))
+    return None if value is None else absolute(value)
 
 
 def architectures(
@@ -147,29 +155,27 @@ def architectures(
 ) -> tuple[tuple[Architecture, ...], tuple[int, ...], str]:
     """Return the distinct architectures, which client has which, and how the configuration names them."""
     example = fed.example
-    name = "custom"
-    if model is None and not models.is_shipped(config.model) and is_reference(config.model):
-        model = _imported(config.model)
-        name = config.model
     if model is not None:
         build = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
-        made = (_own_architecture(build, example, config, name),)
-        found_again = reference(model) if ".py:" in name else None  # a file, from whatever folder the run is repeated
-        return made, (0,) * len(fed), found_again or name
-    shape, outputs = fed.input_shape, fed.task.outputs
+        return (_own_architecture(build, example, config, "custom"),), (0,) * len(fed), "custom"
+    name = models.resolve(config.model, fed.input_shape, fed.task.outputs)
+    fleet = models.fleet(name, len(fed))
+    kinds = list(dict.fromkeys(fleet))
+    found = tuple(_named_architecture(kind, fed, example, config) for kind in kinds)
+    return found, tuple(kinds.index(kind) for kind in fleet), name
+
+
+def _named_architecture(name: str, fed: Population, example: torch.Tensor, config: RunConfig) -> Architecture:
+    """A model of ours, or somebody's own that is found by its name or by reference."""
+    build = models.builder(name, fed.input_shape, fed.task.outputs)
+    if not models.is_shipped(name):
+        return _own_architecture(build, example, config, name)
     if not example.is_floating_point():
         raise UserError(
             f"x_train in {fed.name} is {str(example.dtype).removeprefix('torch.')}; save pixels as uint8 and features "
             "as float32 (tokens need a model of your own that embeds them)"
         )
-    name = models.resolve(config.model, shape, outputs)
-    fleet = models.fleet(name, len(fed))
-    kinds = list(dict.fromkeys(fleet))
-    shipped = tuple(
-        _architecture(partial(models.build, kind, shape, outputs), example, config, config.head or "head", kind)
-        for kind in kinds
-    )
-    return shipped, tuple(kinds.index(kind) for kind in fleet), name
+    return _architecture(build, example, config, config.head or "head", name)
 
 
 def _own_architecture(
@@ -214,14 +220,6 @@ def _architecture(
         return kernels.accelerate(build(), choice=config.kernels).module
 
     return Architecture(accelerated, example, head, name)
-
-
-def _imported(text: str) -> Callable[[], nn.Module]:
-    """Find a function that builds a module, or a class of modules."""
-    found = resolve(text, "model")
-    if isinstance(found, nn.Module) or not callable(found):
-        raise UserError(f"{text!r} is not a function that builds a module")
-    return found
 
 
 def insist_on_device(name: str) -> None:

@@ -10,12 +10,17 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedgraft.core.evaluation import POINTS, Point
+from fedgraft.runs.metric import MetricInfo
 
+FORMAT = 2
 LARGEST = 1e100
 """Beyond this a number is none: its square, or a sum of a few, would overflow."""
 _DEEPEST = 30
 
-Share = Annotated[float, Field(ge=0, le=1)]
+Set = Literal["", "_validation", "_global"]
+SETS: tuple[Set, ...] = ("", "_validation", "_global")
+"""What a record appends to a point: nothing for the clients' own test samples."""
+
 Amount = Annotated[float, Field(ge=0, le=1e18)]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Count = Annotated[int, Field(ge=0, le=10**18)]
@@ -27,17 +32,22 @@ class _Part(BaseModel):
 
 
 class Figures(_Part):
-    """Accuracies over all clients."""
+    """A metric over all clients: the mean of their own figures, and that of all their samples together."""
 
-    mean: Share | None
-    pooled: Share | None
+    mean: Number | None
+    pooled: Number | None
 
 
-class Test(Figures):
+class ClientFigures(Figures):
+    """The same, and the figure of each client."""
+
+    per_client: list[Number | None]
+
+
+class Test(_Part):
     """All clients on one set of samples, at one point."""
 
-    loss: Number | None = None
-    per_client: list[Share | None]
+    metrics: dict[str, ClientFigures]
     diverged: list[Count] = []
 
 
@@ -56,7 +66,8 @@ class Record(_Part):
     server_seconds: Amount = 0.0
     evaluation_seconds: Amount = 0.0
     participants: list[Count] = []
-    accepted: Count = 0
+    accepted: Count = 1
+    """How many replies the server took; versions that did not say so went on with those that they had."""
     refused: list[Refused] = []
     bytes_up: Count
     bytes_down: Count
@@ -73,31 +84,46 @@ class Record(_Part):
 
     @model_validator(mode="after")
     def _has_both_points(self) -> Self:
-        for kind in ("", "_validation", "_global"):
-            if len({f"{point}{kind}" in self.model_fields_set for point in POINTS}) > 1:
+        for kind in SETS:
+            if len({self.test(point, kind) is None for point in POINTS}) > 1:
                 raise ValueError("one of the two points is missing")
         return self
+
+    def test(self, point: Point, kind: Set = "") -> Test | None:
+        """What was tested at a point on a set of samples, if it was."""
+        found: Test | None = getattr(self, f"{point}{kind}")
+        return found
+
+    def figures(self, point: Point, metric: str, kind: Set = "") -> ClientFigures | None:
+        """The figures of one metric there."""
+        found = self.test(point, kind)
+        return None if found is None else found.metrics.get(metric)
 
     @property
     def tests(self) -> Iterator[Test]:
         """What was tested."""
-        parts = (f"{point}{kind}" for kind in ("", "_validation", "_global") for point in POINTS)
-        return (getattr(self, part) for part in parts if part in self.model_fields_set)
+        found = (self.test(point, kind) for kind in SETS for point in POINTS)
+        return (test for test in found if test is not None)
 
 
 class Last(_Part):
-    """The figures of the last round that has some."""
+    """The figures of the last round that has some, by metric."""
 
-    received: Figures
-    trained: Figures
+    received: dict[str, Figures]
+    trained: dict[str, Figures]
     round: Ordinal | None = None
+
+    def figures(self, point: Point, metric: str) -> Figures | None:
+        """The figures of one metric at one point."""
+        by_metric: dict[str, Figures] = getattr(self, point)
+        return by_metric.get(metric)
 
 
 class Chosen(_Part):
-    """A figure in the round that was chosen for it."""
+    """A figure of the leading metric in the round that was chosen for it."""
 
     round: Ordinal
-    accuracy: Share
+    value: Number
 
 
 class Choice(_Part):
@@ -108,22 +134,32 @@ class Choice(_Part):
 
 
 class Best(_Part):
-    """The best rounds, and on which samples they were chosen."""
+    """The best rounds by the leading metric, and on which samples they were chosen."""
 
     chosen_on: Literal["validation", "test"]
     received: Choice
     trained: Choice
 
+    def choice(self, point: Point) -> Choice:
+        """The best rounds at one point."""
+        found: Choice = getattr(self, point)
+        return found
+
 
 class Result(_Part):
     """A finished run."""
 
+    format: Literal[2]
     fedgraft: str = ""
     method: str
+    label: str = ""
     params: dict[str, Any]
     reconstruction: bool
     headline: Point
     shows: dict[str, str] = {}
+    task: str = ""
+    metrics: Annotated[list[MetricInfo], Field(min_length=1, max_length=100)]
+    """What was measured; the first leads."""
     clients: Annotated[int, Field(ge=1, le=10**6)]
     seed: Count
     names: list[str] = Field(default=None)  # type: ignore[arg-type]
@@ -141,6 +177,16 @@ class Result(_Part):
     diverged: dict[Point, list[Count]] = {}
     best: Best
     last: Last
+
+    @property
+    def leading(self) -> MetricInfo:
+        """The metric that judges unless another is asked for."""
+        return self.metrics[0]
+
+    @property
+    def called(self) -> list[str]:
+        """The clients by name: their sites', or numbers."""
+        return list(self.names or (f"client {client}" for client in range(self.clients)))
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -164,11 +210,33 @@ class Result(_Part):
             raise ValueError("params are nested too deeply")
         return self
 
+    @model_validator(mode="after")
+    def _measures_what_it_says(self) -> Self:
+        known = {metric.name: metric for metric in self.metrics}
+        if len(known) != len(self.metrics):
+            raise ValueError("two metrics have one name")
+        for where, found in self._measured():
+            if found.keys() != known.keys():
+                raise ValueError(f"{where} tells of other metrics than {', '.join(known)}")
+            for name, figures in found.items():
+                each = figures.per_client if isinstance(figures, ClientFigures) else []
+                if not known[name].possible((figures.mean, figures.pooled, *each)):
+                    raise ValueError(f"{where} has {name} that cannot be")
+        return self
+
+    def _measured(self) -> Iterator[tuple[str, Mapping[str, Figures]]]:
+        for record in self.rounds:
+            for number, test in enumerate(record.tests):
+                yield f"test {number + 1} of round {record.round}", test.metrics
+        for point in POINTS:
+            yield f"last.{point}", getattr(self.last, point)
+
     def _lists_of_rounds(self) -> Iterator[tuple[str, Sized | None]]:
         for record in self.rounds:
             yield f"test_samples of round {record.round}", record.test_samples
             for number, test in enumerate(record.tests):
-                yield f"test {number + 1} of round {record.round}", test.per_client
+                for name, figures in test.metrics.items():
+                    yield f"{name} in test {number + 1} of round {record.round}", figures.per_client
 
 
 def _depth(value: Any) -> int:
@@ -189,13 +257,18 @@ def complaint(kind: type[BaseModel], value: Any) -> str | None:
     try:
         kind.model_validate(value)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-        lacking = [str(each["loc"][0]) for each in found if each["type"] == "missing" and len(each["loc"]) == 1]
-        if lacking:
-            return f"it lacks {', '.join(sorted(lacking))}"
-        where = ".".join(str(part) for part in found[0]["loc"])
-        what = found[0]["msg"].removeprefix("Value error, ")
-        return f"{where}: {what[0].lower()}{what[1:]}" if where else what
+        return complained(error)
     except RecursionError:
         return "it is nested too deeply"
     return None
+
+
+def complained(error: ValidationError) -> str:
+    """What is wrong, in a few words."""
+    found = error.errors(include_url=False, include_input=False)
+    lacking = [str(each["loc"][0]) for each in found if each["type"] == "missing" and len(each["loc"]) == 1]
+    if lacking:
+        return f"it lacks {', '.join(sorted(lacking))}"
+    where = ".".join(str(part) for part in found[0]["loc"])
+    what = found[0]["msg"].removeprefix("Value error, ")
+    return f"{where}: {what[0].lower()}{what[1:]}" if where else what

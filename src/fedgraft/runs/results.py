@@ -1,4 +1,4 @@
-"""What a run leaves behind: its rounds, its best and last accuracies, its observations."""
+"""What a run leaves behind: its rounds, its best and last figures, its observations. Read and written here only."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -15,16 +16,16 @@ from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS, Summary
 from fedgraft.core.rounds import Round
 from fedgraft.runs.config import RunConfig
-from fedgraft.runs.resultfile import LARGEST, Result, complaint
+from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.resultfile import FORMAT, LARGEST, Result, complained
+from fedgraft.runs.upgrade import upgraded
 
 FIGURES = ("mean", "pooled")
 RESULT = "result.json"
 
-FORMAT = 1
-
 
 def record(this: Round) -> dict[str, Any]:
-    """One round as JSON has it; accuracies are fractions."""
+    """One round as JSON has it; shares are fractions."""
     return {
         "round": this.number + 1,
         "seconds": round(this.seconds, 4),
@@ -45,36 +46,52 @@ def record(this: Round) -> dict[str, Any]:
     }
 
 
-def best_and_last(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The last evaluated round, and the best: chosen on validation data where there is some, else on test data.
+def best_and_last(records: Sequence[Mapping[str, Any]], metrics: Sequence[MetricInfo]) -> dict[str, Any]:
+    """The last evaluated round by metric, and the best by the leading one.
 
-    A round in which a figure could not be measured is left out; of a run without any, nothing is known.
+    The best is chosen on validation data where there is some, else on test data. A round in which a figure could not
+    be measured is left out; of a run without any, nothing is known.
     """
     validated = any(f"{point}_validation" in record for record in records for point in POINTS)
     best: dict[str, Any] = {"chosen_on": "validation" if validated else "test"}
     last: dict[str, Any] = {}
     rounds = []
     for point in POINTS:
-        best[point], last[point] = {}, {}
         judge = f"{point}_validation" if validated else point
-        for figure in FIGURES:
-            tested = [record for record in records if _figure(record, point, figure) is not None]
-            judged = [record for record in tested if _figure(record, judge, figure) is not None]
-            chosen = max(judged, key=lambda record: record[judge][figure], default=None)
-            best[point][figure] = chosen and {"round": chosen["round"], "accuracy": chosen[point][figure]}
-            last[point][figure] = tested[-1][point][figure] if tested else None
-            rounds += [record["round"] for record in tested[-1:]]
+        best[point] = {figure: _best(records, point, judge, metrics[0], figure) for figure in FIGURES}
+        last[point] = {metric.name: {} for metric in metrics}
+        for metric in metrics:
+            for figure in FIGURES:
+                tested = [record for record in records if _figure(record, point, metric, figure) is not None]
+                last[point][metric.name][figure] = _figure(tested[-1], point, metric, figure) if tested else None
+                rounds += [record["round"] for record in tested[-1:]]
     return {"best": best, "last": {**last, "round": max(rounds, default=None)}}
 
 
-def _figure(record: Mapping[str, Any], part: str, figure: str) -> float | None:
-    found: float | None = record.get(part, {}).get(figure)
+def _best(
+    records: Sequence[Mapping[str, Any]], point: str, judge: str, metric: MetricInfo, figure: str
+) -> dict[str, Any] | None:
+    """The round that is best where it is judged, and the figure at the point then."""
+    judged = [
+        (metric.worth(by), record["round"], value)
+        for record in records
+        if (value := _figure(record, point, metric, figure)) is not None
+        and (by := _figure(record, judge, metric, figure)) is not None
+    ]
+    if not judged:
+        return None
+    _, number, value = max(judged, key=lambda each: each[0])
+    return {"round": number, "value": value}
+
+
+def _figure(record: Mapping[str, Any], part: str, metric: MetricInfo, figure: str) -> float | None:
+    found: float | None = record.get(part, {}).get("metrics", {}).get(metric.name, {}).get(figure)
     return found
 
 
-def unheard(records: Sequence[Mapping[str, Any]]) -> bool:
+def unheard(accepted: Sequence[int]) -> bool:
     """Whether the server took not one reply in any round: what such a run shows, nobody has learned from others."""
-    return bool(records) and not any(record.get("accepted", 1) for record in records)
+    return bool(accepted) and not any(accepted)
 
 
 def tested_and_diverged(records: Sequence[Mapping[str, Any]], clients: int) -> dict[str, Any]:
@@ -112,18 +129,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_result(place: Path, config: RunConfig) -> dict[str, Any]:
+def read_result(place: Path, config: RunConfig) -> Result:
     """Read the result of a run, if it is whole and of the run that ``config`` tells of; else it is damaged."""
-    found = read_json(place / RESULT)
-    wrong = complaint(Result, found)
-    if wrong is None and len(found["rounds"]) != config.rounds:
+    found, wrong = upgraded(read_json(place / RESULT)), None
+    if isinstance(said := found["format"], int) and said != FORMAT:
+        raise UserError(f"{place / RESULT} has format {said!r}, but this fedgraft reads formats 1 and {FORMAT}")
+    try:
+        result = Result.model_validate(found)
+    except ValidationError as error:
+        wrong = complained(error)
+    except RecursionError:
+        wrong = "it is nested too deeply"
+    if wrong is None and len(result.rounds) != config.rounds:
         wrong = "it does not hold every round"
     for name in ("clients", "seed"):
-        if wrong is None and found[name] != getattr(config, name):
-            wrong = f"{name} is {found[name]} there and {getattr(config, name)} in config.toml"
+        if wrong is None and getattr(result, name) != getattr(config, name):
+            wrong = f"{name} is {getattr(result, name)} there and {getattr(config, name)} in config.toml"
     if wrong is not None:
         raise UserError(f"{place / RESULT} is damaged: {wrong}; without it, the run can be resumed")
-    return found
+    return result
 
 
 def write_result(place: Path, result: Mapping[str, Any]) -> None:
@@ -160,10 +184,14 @@ def write_observations(path: Path, observed: Mapping[str, Tensor]) -> None:
 
 def _summary(summary: Summary) -> dict[str, Any]:
     return {
-        "mean": _number(summary.mean),
-        "pooled": _number(summary.pooled),
-        "loss": _number(summary.figures["log_loss"].pooled) if "log_loss" in summary.figures else None,
-        "per_client": [_number(accuracy) for accuracy in summary.per_client],
+        "metrics": {
+            name: {
+                "mean": _number(figure.mean),
+                "pooled": _number(figure.pooled),
+                "per_client": [_number(value) for value in figure.per_client],
+            }
+            for name, figure in summary.figures.items()
+        },
         "diverged": list(summary.diverged),
     }
 

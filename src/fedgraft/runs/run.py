@@ -14,10 +14,9 @@ from rich.console import RenderableType
 from rich.text import Text
 from torch import nn
 
-from fedgraft import kernels, methods
+from fedgraft import kernels
 from fedgraft.base import characters, disk, memory
 from fedgraft.base.errors import UserError
-from fedgraft.base.reference import is_reference
 from fedgraft.base.version import __version__
 from fedgraft.core import exchange
 from fedgraft.core.client import ClientId
@@ -29,13 +28,18 @@ from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import Faults, LocalEngine, cores
 from fedgraft.engines.workshop import Workshop, first_states, single_thread
+from fedgraft.methods import METHODS
 from fedgraft.runs import checkpoint, directory, identity, population, results
 from fedgraft.runs.checkpoint import Checkpoint
+from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
+from fedgraft.runs.frame import Frame
 from fedgraft.runs.history import History
 from fedgraft.runs.identity import Identity
+from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.population import Model, Population
+from fedgraft.runs.resultfile import FORMAT, Result
 
 AUTO_SECONDS = 20.0
 
@@ -75,19 +79,36 @@ class Run:
     observed: dict[str, torch.Tensor] = field(default_factory=dict)
     _states: dict[int, State] = field(default_factory=dict)
 
+    @property
+    def label(self) -> str:
+        """The method, with the hyper-parameters that are not its defaults."""
+        return METHODS.label(self.method)
+
+    @property
+    def metrics(self) -> tuple[MetricInfo, ...]:
+        """What it is judged by; the first leads."""
+        return tuple(MetricInfo.of(metric) for metric in self.spec.metrics)
+
     @cached_property
     def identity(self) -> Identity:
         """What makes it this run: its settings and its data."""
-        return Identity.of(self.config, self.federation)
+        return Identity.of(self.config, self.federation, self.metrics)
 
     def __repr__(self) -> str:
         config = self.config
         what = f"{self.method.name} on {config.dataset}, {self.spec.clients} clients, {config.partition}"
         if not self.result:
             return f"Run({what}, seed {config.seed}: not finished)"
-        last = self.result["last"]
-        means = [f"{point} {100 * last[point]['mean']:.1f} %" for point in POINTS if last[point]["mean"] is not None]
-        return f"Run({what}, {config.rounds} rounds, seed {config.seed}: client mean {', '.join(means) or 'unknown'})"
+        facts = self.facts
+        metric = facts.leading
+        last = {point: facts.last.figures(point, metric.name) for point in POINTS}
+        means = [
+            f"{point} {metric.shown(found.mean)}{metric.unit}"
+            for point, found in last.items()
+            if found is not None and found.mean is not None
+        ]
+        told = f"client mean of {metric.title} {', '.join(means) or 'unknown'}"
+        return f"Run({what}, {config.rounds} rounds, seed {config.seed}: {told})"
 
     def __str__(self) -> str:
         return characters.as_text(self._picture()) if self.result else repr(self)
@@ -117,20 +138,37 @@ class Run:
             raise UserError(f"the personal model of {self.method.name} is not a plain network")
         return self.spec.architecture(client).model().load(own.vector).module.eval()
 
-    def report(self, path: str | Path) -> Path:
-        """Write the run's report, one HTML file that opens from disk."""
-        from fedgraft.report.page import report_runs
+    @property
+    def facts(self) -> Result:
+        """The result with types; ``result`` is the same as result.json has it."""
+        if not self.result:
+            raise UserError(f"the run of {self.method.name} is not finished: there is no result yet")
+        return Result.model_validate(self.result)
 
-        return report_runs([self], Path(path))
+    def report(self, path: str | Path, metric: str | None = None) -> Path:
+        """Write the run's report, one HTML file that opens from disk."""
+        return self._alone.report(path, metric=metric)
+
+    def frame(self) -> Frame:
+        """Every figure of the run, one in a row: a DataFrame where pandas is installed, else a list of dicts.
+
+        The columns are those of :meth:`fedgraft.Comparison.frame`.
+        """
+        return self._alone.frame()
 
     @property
-    def accuracy(self) -> float:
-        """The method's headline: pooled accuracy of the last round, at the point where its paper measures.
+    def _alone(self) -> "Comparison[Run]":
+        return Comparison(self.config, {self.label: [self]})
 
-        NaN, if no client's model could ever be tested.
+    @property
+    def value(self) -> float:
+        """The method's headline: the leading metric, pooled, of the last round, at the point where its paper measures.
+
+        NaN, if no client's model could ever be tested, or if the metric cannot be pooled where the clients are.
         """
-        pooled = self.result["last"][self.method.headline]["pooled"]
-        return math.nan if pooled is None else float(pooled)
+        facts = self.facts
+        last = facts.last.figures(facts.headline, facts.leading.name)
+        return math.nan if last is None or last.pooled is None else last.pooled
 
 
 def run(
@@ -159,13 +197,13 @@ def run(
         settings["model"], model = model, None
     named: dict[str, Any] = {}
     if isinstance(method, str):
-        named["method"], params = methods.split(method)
+        named["method"], params = METHODS.read(method)
         named |= {"params": params} if params else {}
     elif "params" in settings:
         raise UserError(f"params are for a method given by its name; {method.name} is an object and has its own")
     config = configure(config or {}, named, settings, recipe_name=recipe)
     if isinstance(method, str):
-        method = methods.make(config.method, **config.params)
+        method = METHODS.make(config.method, **config.params)
     if federation is not None:
         population.insist_on_agreement(config, federation)
     given = federation is not None
@@ -230,7 +268,7 @@ def resume(
 
 def insist_on_replies(run: Run) -> Run:
     """Refuse to pass off as a success, when all is written, that the server took no reply in any round."""
-    if not results.unheard(run.records):
+    if not results.unheard([record["accepted"] for record in run.records]):
         return run
     reasons = [refusal["reason"] for record in run.records for refusal in record["refused"]]
     first = f" (the first: {reasons[0]})" if reasons else ""
@@ -240,12 +278,14 @@ def insist_on_replies(run: Run) -> Run:
 
 def _found_again(config: RunConfig, place: Path) -> Method:
     """Make the method that the configuration of an interrupted run names."""
-    if config.method not in methods.METHODS and not is_reference(config.method):
+    try:
+        METHODS.insist(config.method)
+    except UserError:
         raise UserError(
             f"the run in {place} had a method of your own, {config.method!r}, that cannot be found again from here; "
             "give it to fedgraft.resume as method="
-        )
-    return methods.make(config.method, **config.params)
+        ) from None
+    return METHODS.make(config.method, **config.params)
 
 
 def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
@@ -267,7 +307,7 @@ def newest(run: Run, place: Path, states: Mapping[ClientId, State]) -> Checkpoin
 def finished(run: Run, place: Path) -> Run:
     """Fill a planned run with what it left in ``place`` when it was complete."""
     run.identity.insist(place, run.federation.names)
-    run.directory, run.result = place, results.read_result(place, run.config)
+    run.directory, run.result = place, results.read_result(place, run.config).model_dump(exclude_unset=True)
     run.records = run.result["rounds"]
     if run.result.get("digest") != run.identity.digest:
         raise UserError(f"{place / 'result.json'} is not that of the run in {place}: it has another digest")
@@ -299,7 +339,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         spec.task.insist_on(architecture.outputs)
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
     population.insist_on_stages(method, server)
-    known = {"method": methods.named(method), "params": method.parameters(), "model": name}
+    known = {"method": METHODS.named(method), "params": method.parameters(), "model": name}
     told = population.settled(config, federation, given=given).model_copy(update=known)
     notes = [*federation.notes]
     if kept := sorted({name for architecture in architectures for name in architecture.state}):
@@ -386,15 +426,17 @@ def _result(run: Run) -> dict[str, Any]:
     config = run.config
     up, down = results.per_message(run.records)
     return {
-        "format": results.FORMAT,
+        "format": FORMAT,
         "fedgraft": __version__,
         "digest": run.identity.digest,
         "method": run.method.name,
-        "label": methods.label(run.method),
+        "label": METHODS.label(run.method),
         "params": run.method.parameters(),
         "reconstruction": run.method.reconstruction,
         "headline": run.method.headline,
         "shows": dict(run.method.shows),
+        "task": run.spec.task.name,
+        "metrics": [metric.model_dump() for metric in run.metrics],
         "dataset": config.dataset,
         "partition": config.partition,
         "clients": config.clients,
@@ -412,7 +454,7 @@ def _result(run: Run) -> dict[str, Any]:
         "instructions": run.identity.instructions,
         "rounds": run.records,
         **results.tested_and_diverged(run.records, run.spec.clients),
-        **results.best_and_last(run.records),
+        **results.best_and_last(run.records, run.metrics),
     }
 
 

@@ -1,21 +1,27 @@
-"""The table of a comparison: what each method gave, over all seeds, and whether it is better than another."""
+"""The figures of a comparison: what each method gave, over all seeds, and whether it is better than another.
+
+Everything here is of one metric, in its own direction: a difference that is positive is one for the better.
+"""
 
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, NamedTuple
+
+from pydantic import BaseModel
 
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.runs.config import AT, At
+from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.resultfile import Result
 from fedgraft.runs.results import unheard
-from fedgraft.runs.statistics import Difference, paired, together
+from fedgraft.runs.statistics import Difference, Interval, between_shares, net_samples, paired, together
 
-Result = Mapping[str, Any]
-Finished = Mapping[str, Sequence[Result]]
+Results = Mapping[str, Sequence[Result]]
 """The results of each method, by its label."""
-Measure = Callable[[Result, Point], float | None]
+Measure = Callable[[Result, MetricInfo, Point], float | None]
 
 
 class Spread(NamedTuple):
@@ -34,9 +40,10 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One method of a comparison, over all seeds."""
+    """One method of a comparison, over all seeds, by one metric."""
 
     method: str
+    metric: MetricInfo
     reconstruction: bool
     headline: Point
     """The method's own point: where its paper measures."""
@@ -46,11 +53,11 @@ class Row:
     pooled: dict[Point, Spread]
     worst_tenth: dict[Point, Spread]
     unevenness: dict[Point, Spread]
-    """The deviation of the accuracy across clients."""
+    """The deviation of the metric across clients."""
     best: dict[Point, Spread]
     """The client mean in the round that validation data chose; empty without such data."""
     everyone: dict[Point, Spread]
-    """The clients' mean accuracy on the test samples of all clients; empty without ``global_test``."""
+    """The clients' mean on the test samples of all clients; empty without ``global_test``."""
     everyone_best: dict[Point, Spread]
     """The same in the best round of the client mean."""
     bytes_up: float
@@ -61,24 +68,25 @@ class Row:
     unheard: int
     """In how many of its runs the server took no reply at all."""
     difference: Difference | None
-    """Against Local, at ``point``; none without a run of Local."""
+    """Against Local, at ``point``, positive if better; none without a run of Local."""
     diverged: dict[Point, tuple[str, ...]]
     """Clients whose model answered with numbers that are none, in the last round that was tested."""
     untested: tuple[str, ...]
-    """Clients that never were tested: they count in no figure."""
+    """Clients that have no figure in any round: they count in none."""
     stale: tuple[str, ...]
-    """Clients that were not tested in the last round: their figure is of an earlier one."""
+    """Clients that have no figure of the last round: theirs is of an earlier one."""
 
     def __repr__(self) -> str:
         against = ""
         if self.difference is not None:
             noise = "more than noise" if self.difference.more_than_noise else "within noise"
-            against = f", {points(self.difference.mean)} against local, {noise}"
-        return f"Row({self.method}: client mean {percent(self.mean[self.point].mean)} % {self.point}{against})"
+            against = f", {self.metric.difference(self.difference.mean)} against local, {noise}"
+        mean = f"{self.metric.title} {self.metric.shown(self.mean[self.point].mean)}{self.metric.unit}"
+        return f"Row({self.method}: client mean of {mean} {self.point}{against})"
 
 
 class Pair(NamedTuple):
-    """Two methods against each other, client by client; the difference is the first less the second."""
+    """Two methods against each other, client by client; the difference says by how much the first is better."""
 
     one: str
     other: str
@@ -86,40 +94,120 @@ class Pair(NamedTuple):
     difference: Difference
 
 
-def rows(finished: Finished, at: At = AT[0]) -> list[Row]:
+class Gain(NamedTuple):
+    """What a client gains over training alone, how sure that is, and how many of its test samples make it up."""
+
+    value: float
+    interval: Interval | None
+    net: int | None
+    samples: int | None
+
+    @classmethod
+    def of(cls, metric: MetricInfo, ours: float | None, alone: float | None, samples: int | None) -> "Gain | None":
+        """The gain in the metric's direction; only of a share of samples do their number say how sure it is."""
+        if ours is None or alone is None:
+            return None
+        value = metric.gain(ours, alone)
+        if not samples or not metric.counted:
+            return cls(value, None, None, samples or None)
+        return cls(value, between_shares(ours, alone, samples), net_samples(value, samples), samples)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a method does to the clients, against training alone; over all seeds."""
+
+    label: str
+    point: Point
+    gains: tuple[float, ...]
+    """A client that has the same data in all seeds counts once."""
+    difference: Difference
+
+    @property
+    def better(self) -> int:
+        return sum(gain > 0 for gain in self.gains)
+
+    @property
+    def worse(self) -> int:
+        return sum(gain < 0 for gain in self.gains)
+
+    @property
+    def same(self) -> int:
+        return len(self.gains) - self.better - self.worse
+
+    @property
+    def mean(self) -> float:
+        return self.difference.mean
+
+    @property
+    def answer(self) -> str:
+        """Whether federation helped, in a few words."""
+        if self.difference.too_few:
+            return "Too few clients to tell."
+        if not self.difference.more_than_noise:
+            return "Not more than chance."
+        if self.difference.mean < 0:
+            return "No, clients lose."
+        return "Yes, most clients." if self.difference.most_gain else "Yes, some clients."
+
+
+def rows(results: Results, metric: MetricInfo, at: At = AT[0]) -> list[Row]:
     """The table, from the results of each method; a client is compared with Local's of the same seed."""
-    against = {pair.one: pair.difference for pair in _family(finished, _with_local(finished), at)}
-    return [_row(name, each, at, against.get(name)) for name, each in finished.items()]
+    against = {pair.one: pair.difference for pair in _family(results, _with_local(results), metric, at)}
+    return [_row(name, each, metric, at, against.get(name)) for name, each in results.items()]
 
 
-def pairs(finished: Finished, at: At = AT[0], *, with_best: bool = False) -> list[Pair]:
+def pairs(results: Results, metric: MetricInfo, at: At = AT[0], *, with_best: bool = False) -> list[Pair]:
     """Every two methods, or (``with_best``) each with Local and with the best of the others only.
 
     Those against Local are one family of tests, all others another; p values are corrected in each.
     """
-    others = list(combinations([label for label in reversed(list(finished)) if label != "local"], 2))
+    others = list(combinations([label for label in reversed(list(results)) if label != "local"], 2))
     if with_best:
-        leading = next((label for label in orders(rows(finished, at))[at] if label != "local"), None)
-        others = [(leading, label) for label in finished if leading and label not in ("local", leading)]
-    return [*_family(finished, _with_local(finished), at), *_family(finished, others, at)]
+        means = {label: _spreads(each, metric, _last_mean) for label, each in results.items() if label != "local"}
+        places = {label: measured(each[0], at) for label, each in results.items()}
+        leading = next(iter(_ranked({label: mean[places[label]].mean for label, mean in means.items()}, metric)), None)
+        others = [(leading, label) for label in results if leading and label not in ("local", leading)]
+    return [
+        *_family(results, _with_local(results), metric, at),
+        *_family(results, others, metric, at),
+    ]
 
 
-def _with_local(finished: Finished) -> list[tuple[str, str]]:
-    return [(label, "local") for label in finished if label != "local"] if "local" in finished else []
+def verdicts(results: Results, table: Sequence[Row], at: At) -> list[Verdict]:
+    """Whom each method helps; the method that helps most first."""
+    found = [
+        Verdict(
+            row.method, row.point,
+            tuple(chain(*differences(results[row.method], results["local"], row.metric, at))), row.difference,
+        )
+        for row in table if row.difference is not None
+    ]  # fmt: skip
+    return sorted(found, key=lambda verdict: -verdict.mean)
+
+
+def _with_local(results: Results) -> list[tuple[str, str]]:
+    return [(label, "local") for label in results if label != "local"] if "local" in results else []
 
 
 def orders(table: Sequence[Row]) -> dict[At, list[str]]:
     """The methods by their client mean, the best first, wherever they may be compared."""
+    metric = table[0].metric
+    means = {
+        at: {row.method: row.mean[row.headline if at == "own" else at].mean for row in table} for at in AT
+    }  # fmt: skip
+    return {at: _ranked(each, metric) for at, each in means.items()}
 
-    def worth(row: Row, at: At) -> float:
-        mean = row.mean[row.headline if at == "own" else at].mean
-        return math.inf if math.isnan(mean) else -mean
 
-    return {at: [row.method for row in sorted(table, key=lambda row: worth(row, at))] for at in AT}
+def _ranked(means: Mapping[str, float], metric: MetricInfo) -> list[str]:
+    """The best first; whoever was never measured last."""
+    return sorted(means, key=lambda label: math.inf if math.isnan(means[label]) else -metric.worth(means[label]))
 
 
 def plain(value: Any) -> Any:
     """A row, a pair or a part of one as JSON has it; what never was measured is null."""
+    if isinstance(value, BaseModel):
+        return value.model_dump()
     if hasattr(value, "_asdict"):
         return plain(value._asdict())
     if isinstance(value, Mapping):
@@ -129,21 +217,21 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _family(finished: Finished, chosen: Iterable[tuple[str, str]], at: At) -> Iterator[Pair]:
-    looked_at = [(one, other, paired(differences(finished[one], finished[other], at))) for one, other in chosen]
+def _family(results: Results, chosen: Iterable[tuple[str, str]], metric: MetricInfo, at: At) -> Iterator[Pair]:
+    looked_at = [(one, other, paired(differences(results[one], results[other], metric, at))) for one, other in chosen]
     known = [(one, other, difference) for one, other, difference in looked_at if difference is not None]
     for (one, other, _), difference in zip(known, together([found for *_, found in known]), strict=True):
         yield Pair(one, other, at, difference)
 
 
-def differences(one: Sequence[Result], other: Sequence[Result], at: At) -> list[list[float]]:
-    """The differences of two methods' clients, seed by seed; clients with the same data in all seeds count once.
+def differences(one: Sequence[Result], other: Sequence[Result], metric: MetricInfo, at: At) -> list[list[float]]:
+    """What two methods' clients differ by, seed by seed; clients with the same data in all seeds count once.
 
     A partition is drawn anew for each seed, and then its clients are other clients.
     """
-    theirs = {result["seed"]: result for result in other}
-    common = [(result, theirs[result["seed"]]) for result in one if result["seed"] in theirs]
-    each = [benefits(result, reference, at) for result, reference in common]
+    theirs = {result.seed: result for result in other}
+    common = [(result, theirs[result.seed]) for result in one if result.seed in theirs]
+    each = [benefits(result, reference, metric, at) for result, reference in common]
     if len(common) > 1 and all(_data(result) == _data(common[0][0]) for result, _ in common):
         over_seeds = (Spread.of(gains).mean for gains in zip(*each, strict=True))
         return [[gain for gain in over_seeds if not math.isnan(gain)]]
@@ -152,157 +240,144 @@ def differences(one: Sequence[Result], other: Sequence[Result], at: At) -> list[
 
 def _data(result: Result) -> Any:
     """What tells one set of clients from another: the digest of their data, or else how many samples they have."""
-    digest = result.get("digest") or {}
-    return digest.get("data") or (result["label_counts"], result.get("samples"))
+    return result.digest.get("data") or (result.label_counts, result.samples)
 
 
-def _row(name: str, finished: Sequence[Result], at: At, difference: Difference | None) -> Row:
-    first, point = finished[0], measured(finished[0], at)
+def _row(
+    name: str, results: Sequence[Result], metric: MetricInfo, at: At, difference: Difference | None
+) -> Row:  # fmt: skip
+    first, point = results[0], measured(results[0], at)
     return Row(
-        method=name, reconstruction=first["reconstruction"], headline=first["headline"], point=point,
-        **{figure: _spreads(finished, measure) for figure, measure in _FIGURES.items()},
-        **{figure: _spreads(finished, measure, optional=True) for figure, measure in _EXTRAS.items()},
-        bytes_up=statistics.fmean(result["bytes_up_per_client"] for result in finished),
-        bytes_down=statistics.fmean(result["bytes_down_per_client"] for result in finished),
-        seconds=statistics.fmean(result["seconds"] for result in finished),
-        clients=sum(result["clients"] for result in finished),
-        refused=sum(result.get("refused", 0) for result in finished),
-        unheard=sum(unheard(result["rounds"]) for result in finished),
+        method=name, metric=metric, reconstruction=first.reconstruction, headline=first.headline, point=point,
+        **{figure: _spreads(results, metric, measure) for figure, measure in _FIGURES.items()},
+        **{figure: _spreads(results, metric, measure, optional=True) for figure, measure in _EXTRAS.items()},
+        bytes_up=statistics.fmean(result.bytes_up_per_client for result in results),
+        bytes_down=statistics.fmean(result.bytes_down_per_client for result in results),
+        seconds=statistics.fmean(result.seconds for result in results),
+        clients=sum(result.clients for result in results),
+        refused=sum(result.refused for result in results),
+        unheard=sum(unheard([record.accepted for record in result.rounds]) for result in results),
         difference=difference,
-        diverged={place: _told(finished, {r["seed"]: diverged(r, place) for r in finished}) for place in POINTS},
-        untested=_told(finished, {r["seed"]: untested(r, point) for r in finished}),
-        stale=_told(finished, {r["seed"]: stale(r, point) for r in finished}),
+        diverged={place: _told(results, [diverged(r, place) for r in results]) for place in POINTS},
+        untested=_told(results, [untested(r, metric, point) for r in results]),
+        stale=_told(results, [stale(r, metric, point) for r in results]),
     )  # fmt: skip
 
 
-def _spreads(finished: Sequence[Result], measure: Measure, *, optional: bool = False) -> dict[Point, Spread]:
+def _spreads(
+    results: Sequence[Result], metric: MetricInfo, measure: Measure, *, optional: bool = False
+) -> dict[Point, Spread]:
     """A figure over seeds at both points; nothing, if it is ``optional`` and no run has it."""
-    found = {point: Spread.of(measure(result, point) for result in finished) for point in POINTS}
+    found = {point: Spread.of(measure(result, metric, point) for result in results) for point in POINTS}
     return {} if optional and all(math.isnan(spread.mean) for spread in found.values()) else found
 
 
-def _told(finished: Sequence[Result], clients: Mapping[int, Iterable[int] | Mapping[int, int]]) -> tuple[str, ...]:
+def _told(results: Sequence[Result], clients: Sequence[Iterable[int] | Mapping[int, int]]) -> tuple[str, ...]:
     """Clients by their names, with the seed where there are several, and the round where one is known."""
     found = []
-    for result in finished:
-        seed, chosen = result["seed"], clients[result["seed"]]
+    for result, chosen in zip(results, clients, strict=True):
         for client in chosen:
-            remarks = [f"seed {seed}"] if len(finished) > 1 else []
+            remarks = [f"seed {result.seed}"] if len(results) > 1 else []
             remarks += [f"round {chosen[client]}"] if isinstance(chosen, Mapping) else []
-            found.append(names(result)[client] + (f" ({', '.join(remarks)})" if remarks else ""))
+            found.append(result.called[client] + (f" ({', '.join(remarks)})" if remarks else ""))
     return tuple(found)
 
 
 def measured(result: Result, at: At) -> Point:
     """The point at which a method is compared."""
-    return result["headline"] if at == "own" else at
+    return result.headline if at == "own" else at
 
 
-def benefits(result: Result, alone: Result, at: At = AT[0]) -> list[float | None]:
+def benefits(result: Result, alone: Result, metric: MetricInfo, at: At = AT[0]) -> list[float | None]:
     """What each client gains over another run, as a rule Local's; nothing is known of one that was not tested."""
-    ours, theirs = (last_accuracies(each, measured(each, at)) for each in (result, alone))
-    return [None if mine is None or other is None else mine - other for mine, other in zip(ours, theirs, strict=True)]
+    ours, theirs = (last_figures(each, metric, measured(each, at)) for each in (result, alone))
+    return [
+        None if mine is None or other is None else metric.gain(mine, other)
+        for mine, other in zip(ours, theirs, strict=True)
+    ]
 
 
-def last_accuracies(result: Result, point: Point) -> list[float | None]:
-    """Every client's accuracy in the last round, or when it was last tested; nothing, if it never was."""
-    return [None if test is None else test[1] for test in _last_tests(result, point)]
+def last_figures(result: Result, metric: MetricInfo, point: Point) -> list[float | None]:
+    """Every client's figure in the last round, or when it last had one; nothing, if it never did."""
+    return [None if test is None else test[1] for test in _last_tests(result, metric, point)]
 
 
-def untested(result: Result, point: Point) -> list[int]:
-    """Clients that were never tested."""
-    return [client for client, test in enumerate(_last_tests(result, point)) if test is None]
+def untested(result: Result, metric: MetricInfo, point: Point) -> list[int]:
+    """Clients that never had a figure."""
+    return [client for client, test in enumerate(_last_tests(result, metric, point)) if test is None]
 
 
-def stale(result: Result, point: Point) -> dict[int, int]:
-    """Clients that were not tested when the last round was, and the round in which they last were."""
-    last = max((record["round"] for record in result["rounds"] if point in record), default=0)
-    tests = enumerate(_last_tests(result, point))
+def stale(result: Result, metric: MetricInfo, point: Point) -> dict[int, int]:
+    """Clients that had no figure when the last round was tested, and the round in which they last had one."""
+    last = max((record.round for record in result.rounds if record.test(point)), default=0)
+    tests = enumerate(_last_tests(result, metric, point))
     return {client: test[0] for client, test in tests if test is not None and test[0] < last}
 
 
 def diverged(result: Result, point: Point) -> list[int]:
     """Clients whose model had answers that are no numbers when the last round was tested."""
-    return list((result.get("diverged") or {}).get(point, ()))
+    return list(result.diverged.get(point, ()))
 
 
-def names(result: Result) -> list[str]:
-    """The clients by name: their sites', or numbers."""
-    return list(result.get("names") or (f"client {client}" for client in range(result["clients"])))
-
-
-def worst_tenth(accuracies: Sequence[float]) -> float:
-    """Mean accuracy of the worst tenth of the clients (of one client at least)."""
-    return statistics.fmean(sorted(accuracies)[: max(1, len(accuracies) // 10)])
-
-
-def _last_tests(result: Result, point: Point) -> list[tuple[int, float] | None]:
-    """The round in which each client was last tested, and its accuracy then."""
-    found: list[tuple[int, float] | None] = [None] * result["clients"]
-    for record in reversed(result["rounds"]):
-        for client, accuracy in enumerate(record.get(point, {}).get("per_client", ())):
-            if found[client] is None and accuracy is not None:
-                found[client] = record["round"], accuracy
+def _last_tests(result: Result, metric: MetricInfo, point: Point) -> list[tuple[int, float] | None]:
+    """The round in which each client last had a figure, and the figure."""
+    found: list[tuple[int, float] | None] = [None] * result.clients
+    for record in reversed(result.rounds):
+        figures = record.figures(point, metric.name)
+        for client, value in enumerate(figures.per_client if figures else ()):
+            if found[client] is None and value is not None:
+                found[client] = record.round, value
         if None not in found:
             break
     return found
 
 
-def _over_clients(figure: Callable[[Sequence[float]], float]) -> Measure:
-    def measure(result: Result, point: Point) -> float | None:
-        known = [accuracy for accuracy in last_accuracies(result, point) if accuracy is not None]
-        return figure(known) if known else None
+def _over_clients(figure: Callable[[MetricInfo, Sequence[float]], float]) -> Measure:
+    def measure(result: Result, metric: MetricInfo, point: Point) -> float | None:
+        known = [value for value in last_figures(result, metric, point) if value is not None]
+        return figure(metric, known) if known else None
 
     return measure
 
 
-def _last(figure: str) -> Measure:
-    return lambda result, point: (result["last"].get(point) or {}).get(figure)
+def _last_mean(result: Result, metric: MetricInfo, point: Point) -> float | None:
+    found = result.last.figures(point, metric.name)
+    return None if found is None else found.mean
 
 
-def _best(result: Result, point: Point) -> float | None:
+def _last_pooled(result: Result, metric: MetricInfo, point: Point) -> float | None:
+    found = result.last.figures(point, metric.name)
+    return None if found is None else found.pooled
+
+
+def _best(result: Result, metric: MetricInfo, point: Point) -> float | None:
     """The client mean of the round that validation data chose: a figure that has not seen the test data it is of."""
-    best = result.get("best", {})
-    return (_best_round(result, point) or {}).get("accuracy") if best.get("chosen_on") == "validation" else None
+    return _mean_in_best_round(result, metric, point, "") if result.best.chosen_on == "validation" else None
 
 
-def _best_round(result: Result, point: Point) -> Mapping[str, Any] | None:
-    found: Mapping[str, Any] | None = ((result.get("best") or {}).get(point) or {}).get("mean")
-    return found
-
-
-def _everyone(result: Result, point: Point) -> float | None:
-    known = [record[f"{point}_global"]["mean"] for record in result["rounds"] if f"{point}_global" in record]
+def _everyone(result: Result, metric: MetricInfo, point: Point) -> float | None:
+    known = [figures.mean for r in result.rounds if (figures := r.figures(point, metric.name, "_global"))]
     return known[-1] if known else None
 
 
-def _everyone_best(result: Result, point: Point) -> float | None:
-    best = _best_round(result, point)
-    for record in result["rounds"]:
-        if best is not None and record["round"] == best["round"]:
-            return record.get(f"{point}_global", {}).get("mean")  # type: ignore[no-any-return]
-    return None
+def _everyone_best(result: Result, metric: MetricInfo, point: Point) -> float | None:
+    return _mean_in_best_round(result, metric, point, "_global")
+
+
+def _mean_in_best_round(result: Result, metric: MetricInfo, point: Point, kind: Any) -> float | None:
+    best = result.best.choice(point).mean
+    figures = next((r.figures(point, metric.name, kind) for r in result.rounds if best and r.round == best.round), None)
+    return None if figures is None else figures.mean
 
 
 _FIGURES: dict[str, Measure] = {
-    "mean": _last("mean"),
-    "pooled": _last("pooled"),
-    "worst_tenth": _over_clients(worst_tenth),
-    "unevenness": _over_clients(statistics.pstdev),
+    "mean": _last_mean,
+    "pooled": _last_pooled,
+    "worst_tenth": _over_clients(MetricInfo.worst_tenth),
+    "unevenness": _over_clients(lambda _, values: statistics.pstdev(values)),
 }
 _EXTRAS: dict[str, Measure] = {
     "best": _best,
     "everyone": _everyone,
     "everyone_best": _everyone_best,
 }
-
-
-def percent(fraction: float) -> str:
-    """A fraction in percent, as every table has it; a dash for what never was measured."""
-    return "–" if math.isnan(fraction) else f"{100 * fraction:.1f}"
-
-
-def points(difference: float) -> str:
-    """A difference of fractions in percentage points, with its sign, as every table and picture has it."""
-    rounded = round(100 * difference, 1)
-    return f"{rounded:+.1f}".replace("-", "\N{MINUS SIGN}") if rounded else "0.0"

@@ -15,6 +15,8 @@ from fedgraft.trackers.images import image
 class MLflow:
     """Log into one experiment; ``uri`` is MLflow's tracking URI, by default the one MLflow itself would use."""
 
+    name = "mlflow"
+
     def __init__(self, uri: str | None = None, experiment: str = "fedgraft") -> None:
         self._client = MlflowClient(tracking_uri=uri)
         found = self._client.get_experiment_by_name(experiment)

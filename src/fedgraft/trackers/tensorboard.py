@@ -14,6 +14,8 @@ from fedgraft.trackers.images import image
 class TensorBoard:
     """Write event files into the run's directory, in ``tensorboard/``, or below a folder of your own."""
 
+    name = "tensorboard"
+
     def __init__(self, folder: str | Path | None = None) -> None:
         self._folder = None if folder is None else Path(folder)
         self._writer: SummaryWriter | None = None

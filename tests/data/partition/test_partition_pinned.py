@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedgraft.data.partition import parse
+from fedgraft.data.partition import SCHEMES
 
 PINNED = [
     ("dirichlet:0.5", 6, "bb61a820148ccbc7"),
@@ -23,4 +23,4 @@ def test_partitions_never_change(text, clients, fingerprint):
     # People share seeds, not files: where one of these changes, so does every result that was published with it.
     # The second one is never accepted and comes out of the repair.
     y = np.arange(400) % 5, np.arange(200) % 5
-    assert parse(text).split(*y, clients, seed=7).fingerprint()[:16] == fingerprint
+    assert SCHEMES.make(text).split(*y, clients, seed=7).fingerprint()[:16] == fingerprint

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgraft.base.errors import UserError
-from fedgraft.data.partition import SCHEMES, Dirichlet, parse, shares
+from fedgraft.data.partition import SCHEMES, Dirichlet, shares
 
 ALWAYS_POSSIBLE = ["dirichlet:0.001", "dirichlet:0.1", "dirichlet:100", "practical", "dirichlet-balanced:0.1", "iid"]
 MAY_REFUSE = ["pathological:1", "pathological:2", "pathological-random:2", "dirichlet-balanced:0.001"]
@@ -35,7 +35,7 @@ def label_files(draw):
 
 
 def test_every_scheme_is_tried():
-    assert {parse(text).name for text in (*ALWAYS_POSSIBLE, *MAY_REFUSE, *SHARING)} == set(SCHEMES)
+    assert {SCHEMES.make(text).name for text in (*ALWAYS_POSSIBLE, *MAY_REFUSE, *SHARING)} == set(SCHEMES)
 
 
 @settings(max_examples=40, deadline=None)
@@ -56,7 +56,7 @@ def test_counts_are_those_of_the_samples_and_the_seed_decides_everything(y, text
 
 def split_or_refuse(text, y, clients, seed):
     try:
-        return parse(text).split(*y, clients, seed)
+        return SCHEMES.make(text).split(*y, clients, seed)
     except UserError:
         return None
 
@@ -64,7 +64,7 @@ def split_or_refuse(text, y, clients, seed):
 @settings(max_examples=60, deadline=None)
 @given(label_files(), st.sampled_from(ALWAYS_POSSIBLE), st.integers(3, 12), st.integers(0, 2**63))
 def test_always_a_partition(y, text, clients, seed):
-    check(parse(text).split(*y, clients, seed), y, clients)
+    check(SCHEMES.make(text).split(*y, clients, seed), y, clients)
 
 
 @settings(max_examples=60, deadline=None)
@@ -104,20 +104,20 @@ def check_range(partition, y, clients):
 def test_same_seed_same_bits_and_another_seed_another_partition(text):
     rng = np.random.RandomState(0)
     y = rng.randint(5, size=400), rng.randint(5, size=200)
-    fingerprints = [parse(text).split(*y, clients=8, seed=seed).fingerprint() for seed in (0, 0, 1)]
+    fingerprints = [SCHEMES.make(text).split(*y, clients=8, seed=seed).fingerprint() for seed in (0, 0, 1)]
     assert fingerprints[0] == fingerprints[1]
-    same = [parse(text).split(*y, clients=8, seed=seed).train for seed in (0, 1)]
+    same = [SCHEMES.make(text).split(*y, clients=8, seed=seed).train for seed in (0, 1)]
     assert any(not np.array_equal(a, b) for a, b in zip(*same, strict=True))
 
 
 def test_the_global_random_state_neither_matters_nor_changes():
     y = np.arange(300) % 3, np.arange(60) % 3
     np.random.seed(1)  # noqa: NPY002
-    first = parse("dominant:n=9,k=1..3,s=20").split(*y, clients=4, seed=0).fingerprint()
+    first = SCHEMES.make("dominant:n=9,k=1..3,s=20").split(*y, clients=4, seed=0).fingerprint()
     after = np.random.random()  # noqa: NPY002
     np.random.seed(1)  # noqa: NPY002
     assert np.random.random() == after  # noqa: NPY002
-    assert parse("dominant:n=9,k=1..3,s=20").split(*y, clients=4, seed=0).fingerprint() == first
+    assert SCHEMES.make("dominant:n=9,k=1..3,s=20").split(*y, clients=4, seed=0).fingerprint() == first
 
 
 @settings(max_examples=25, deadline=None)
@@ -143,7 +143,7 @@ def test_hard_dirichlet_ends_meets_its_bounds_and_stays_one_sided(alpha, clients
 )
 def test_training_and_test_file_are_cut_by_the_same_shares(text, clients, seed):
     y = np.arange(10_000) % 10, np.arange(5_000) % 10
-    train, test = parse(text).split(*y, clients, seed).counts(np.concatenate(y))
+    train, test = SCHEMES.make(text).split(*y, clients, seed).counts(np.concatenate(y))
     # A count is within one sample of its share; a repaired client may be a few gifts away from it.
     apart = np.abs(train / 1000 - test / 500)
     assert np.quantile(apart, 0.95) <= 1 / 1000 + 1 / 500

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgraft.data.partition import parse
+from fedgraft.data.partition import SCHEMES
 
 pytestmark = pytest.mark.real_data
 
@@ -39,7 +39,7 @@ def real_labels(name):
     ],
 )
 def test_cells_of_the_papers(name, text, clients, min_train, min_test):
-    partition = parse(text).split(*real_labels(name), clients, seed=0)
+    partition = SCHEMES.make(text).split(*real_labels(name), clients, seed=0)
     assert partition.clients == clients
     assert min(map(len, partition.train)) >= min_train
     assert min(map(len, partition.test)) >= min_test

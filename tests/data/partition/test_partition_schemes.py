@@ -6,6 +6,7 @@ import pytest
 from fedgraft.base.errors import UserError
 from fedgraft.data.partition import (
     IID,
+    SCHEMES,
     Dirichlet,
     DirichletBalanced,
     DirichletClient,
@@ -17,7 +18,6 @@ from fedgraft.data.partition import (
     Pathological,
     PathologicalRandom,
     Practical,
-    parse,
 )
 from fedgraft.data.partition.dirichlet import log_gammas, normalised, paper_minimum
 from fedgraft.data.partition.dirichlet_balanced import PAPER_MINIMUM, shares_below_fair_size
@@ -364,7 +364,7 @@ def test_dominant_pointer_begins_at_the_start_and_goes_round():
 
 def test_dominant_draws_n_and_k_for_each_client():
     y = labels(10, 5000, 1000)
-    train, _ = counts(parse("dominant:n=300/900/1500,k=3..7,s=20").split(*y, clients=60, seed=0), y)
+    train, _ = counts(SCHEMES.make("dominant:n=300/900/1500,k=3..7,s=20").split(*y, clients=60, seed=0), y)
     sizes = train.sum(axis=1)
     assert set(sizes) == {300, 900, 1500}
     dominant = (train > (sizes // 50)[:, None]).sum(axis=1)
@@ -396,7 +396,7 @@ def test_settings_of_the_paper(scheme, classes, spelled_out):
 def test_a_setting_deals_the_samples_of_the_spelled_out_scheme_under_its_own_name():
     y = labels(10, 1000, 200)
     short = Dominant2(20).split(*y, clients=5, seed=1)
-    long = parse("dominant:n=600,k=3..7,s=20").split(*y, clients=5, seed=1)
+    long = SCHEMES.make("dominant:n=600,k=3..7,s=20").split(*y, clients=5, seed=1)
     assert short.scheme == "dominant-2:20"
     assert all(np.array_equal(a, b) for a, b in zip(short.train + short.test, long.train + long.test, strict=True))
 

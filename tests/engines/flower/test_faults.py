@@ -56,7 +56,7 @@ class Odd(SCAFFOLD):
 
 @pytest.fixture(autouse=True)
 def odd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, "odd", Odd)
+    monkeypatch.setitem(METHODS._added, "odd", Odd)
 
 
 def begin(tmp_path: Path, fed: Federation, how: str = "", **rules: float) -> Federated:
@@ -358,9 +358,9 @@ def test_figures_that_were_not_agreed_are_refused_and_the_result_is_written(
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     honest = run(Odd(), fed, workers=1, **SETTINGS).records
     for record, other in zip(result["rounds"], honest, strict=True):
-        accuracies = list(other["trained"]["per_client"])
+        accuracies = list(other["trained"]["metrics"]["accuracy"]["per_client"])
         accuracies[1] = None if record["round"] == number + 1 else accuracies[1]
-        assert record["trained"]["per_client"] == accuracies
+        assert record["trained"]["metrics"]["accuracy"]["per_client"] == accuracies
         assert "trained_validation" not in record
 
 
@@ -383,9 +383,10 @@ def test_a_site_that_was_never_tested_has_no_figure(fed: Federation, tmp_path: P
     federated.serve()
     for record in json.loads((tmp_path / "run" / "result.json").read_text())["rounds"]:
         for point in POINTS:
-            own = record[point]["per_client"]
+            figures = record[point]["metrics"]["accuracy"]
+            own = figures["per_client"]
             assert own[3] is None
-            assert record[point]["mean"] == pytest.approx(sum(own[:3]) / 3)
+            assert figures["mean"] == pytest.approx(sum(own[:3]) / 3)
 
 
 def test_a_site_too_small_to_put_samples_aside_is_no_liar(fed: Federation, tmp_path: Path) -> None:
@@ -393,7 +394,8 @@ def test_a_site_too_small_to_put_samples_aside_is_no_liar(fed: Federation, tmp_p
     federated = Federated(tmp_path, fed, {"method": "odd", "validation": 0.1, **SETTINGS})
     done = federated.serve()
     assert done.result["refused"] == 0
-    assert [each is None for each in done.records[0]["trained_validation"]["per_client"]] == [False, False, False, True]
+    own = done.records[0]["trained_validation"]["metrics"]["accuracy"]["per_client"]
+    assert [each is None for each in own] == [False, False, False, True]
 
 
 # ---- data that change
@@ -799,14 +801,14 @@ def test_a_site_keeps_its_own_network(fed: Federation, tmp_path: Path) -> None:
         module.load_state_dict(load_file(personal_model(describe(tmp_path / "sites" / f"{name}.toml"))))
         x, y = fed.clients[client].test.batch(slice(None))
         accuracy = float((module(x).argmax(1) == y).float().mean())
-        assert accuracy == pytest.approx(done.records[-1]["received"]["per_client"][client])
+        assert accuracy == pytest.approx(done.records[-1]["received"]["metrics"]["accuracy"]["per_client"][client])
 
 
 def test_a_federations_run_is_reported_without_what_nobody_may_know(fed: Federation, tmp_path: Path) -> None:
     from rich.console import Console
 
     from fedgraft.report import page, text
-    from fedgraft.report.reading import read_all
+    from fedgraft.runs.reading import read_all
 
     begin(tmp_path, fed).serve()
     reading = read_all([tmp_path / "run"])

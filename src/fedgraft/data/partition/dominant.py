@@ -1,5 +1,6 @@
 """A few dominant classes per client over a floor of all classes (FedGPA)."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,8 +13,8 @@ from .partition import Ints
 from .scheme import Files, Lists, Scheme, deal, number, require_whole
 from .shares import require_minimum
 
-Choices = int | Sequence[int]
-"""One number for all clients, or several of which each client draws one."""
+Choices = int | Sequence[int] | str
+"""One number for all clients, or several of which each client draws one: 300/900/1500, 3..7, 30..70..5."""
 
 Remainder = Literal["even", "last"]
 
@@ -117,9 +118,27 @@ class Dominant(Scheme):
 
 def as_choices(name: str, values: Choices) -> tuple[int, ...]:
     """Turn one number or several into a tuple, and refuse what cannot be counted with."""
-    several = tuple(values) if isinstance(values, Sequence) and not isinstance(values, str) else (values,)
+    read = _read_choices(name, values) if isinstance(values, str) else values
+    several = tuple(read) if isinstance(read, Sequence) else (read,)
     if not several:
         raise UserError(f"{name} needs at least one number")
     for value in several:
         require_whole(name, value, 1)
     return several
+
+
+def _read_choices(name: str, text: str) -> tuple[int, ...]:
+    # The bar of the papers is a pipe to every shell, so the slash is the spelling we show.
+    if ".." not in text:
+        return tuple(_read_whole(name, word) for word in re.split(r"[/|]", text))
+    first, last, *step = (_read_whole(name, word) for word in text.split(".."))
+    if len(step) > 1 or any(s < 1 for s in step) or last < first:
+        raise UserError(f"{name} must be a range such as 3..7 or 30..70..5, not {text!r}")
+    return tuple(range(first, last + 1, *step))
+
+
+def _read_whole(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(f"{name} must be a whole number, not {text.strip()!r}") from None

@@ -19,10 +19,26 @@ const Charts = (() => {
 
   const escape = (text) => echarts.format.encodeHTML(String(text));
   const number = (value) => (value === null ? "–" : String(Number(value.toPrecision(3))));
-  const signed = (value) => {
-    const written = Math.abs(value).toFixed(1);
-    return (written === "0.0" ? "" : value > 0 ? "+" : "−") + written;
+  // The chosen metric, what it says of a method, and its figures as the tables have them.
+  const metricOf = (study, state) => study.metrics[state.metric];
+  const judged = (method, state) => method.judged[state.metric];
+  const digits = (value) => {
+    const size = Math.abs(value);
+    if (size && !(size >= 1e-3 && size < 1e6)) return -1;
+    return size < 10 ? 3 : size < 100 ? 2 : size < 1000 ? 1 : 0;
   };
+  const written = (metric, value) => {
+    const places = metric.percent ? 1 : digits(value);
+    return places < 0 ? value.toExponential(1) : value.toFixed(places);
+  };
+  const withUnit = (metric, value) => `${written(metric, value)}${metric.percent ? " %" : ""}`;
+  const signed = (metric, value) => {
+    const size = written(metric, Math.abs(value));
+    return (Number(size) === 0 ? "" : value > 0 ? "+" : "−") + size;
+  };
+  // Axes of a metric whose limits are known reach from one to the other.
+  const limits = (metric) =>
+    metric.bounds[0] === null || metric.bounds[1] === null ? {} : { min: metric.bounds[0], max: metric.bounds[1] };
   const largest = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
   const smallest = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
   const range = (count) => Array.from({ length: count }, (_, i) => i);
@@ -125,6 +141,21 @@ const Charts = (() => {
     return { min: low, max: Math.min(100, Math.ceil(largest(values) / 5) * 5) || 100 };
   }
 
+  // Of anything but a share in percent: a little more than the values need.
+  function room(values) {
+    const [low, high] = [smallest(values), largest(values)];
+    const margin = 0.05 * (high - low || Math.abs(high) || 1);
+    const neat = (value) => Number(value.toPrecision(2));
+    return { min: low >= 0 && low - margin < 0 ? 0 : neat(low - margin), max: neat(high + margin) };
+  }
+
+  // The axis of a figure: shares have natural limits; what is better the less it is must not be flattened by one
+  // method that diverges.
+  function scaleOf(figure, step) {
+    if (figure.percent) return (values) => bounds(values, step);
+    return figure.higher ? room : lossBounds;
+  }
+
   function line(methods, index, theme, data, count) {
     const look = style(methods, index, theme);
     return {
@@ -163,16 +194,16 @@ const Charts = (() => {
     ];
   }
 
-  const curveOf = (study, state, index, point) => study.methods[index].curves[state.figure][point];
-  const figureOf = (study, state) => study.figures.find((each) => each.key === state.figure);
-  const shownValue = (figure, value) => (figure.percent ? `${value.toFixed(1)} %` : number(value));
+  const curveOf = (study, state, index, point) => judged(study.methods[index], state).curves[state.figure]?.[point];
+  const figureOf = (study, state) => metricOf(study, state).figures.find((each) => each.key === state.figure);
+  const shownValue = (figure, value) => withUnit(figure, value);
 
   // What the vertical axis has to hold: everything, or, closer in, how the methods beside FedAvg end.
   function heights(study, state, shown) {
     const others = shown.filter((index) => study.methods[index].label !== "fedavg");
     const closer = state.zoom && others.length > 0;
     const curves = (closer ? others : shown).flatMap((index) =>
-      Object.values(study.methods[index].curves[state.figure]),
+      Object.values(judged(study.methods[index], state).curves[state.figure]),
     );
     return curves.flatMap((curve) => {
       const reach = (sign) => curve.values.map((mean, i) => mean + (state.bands ? sign * curve.deviations[i] : 0));
@@ -181,8 +212,8 @@ const Charts = (() => {
     });
   }
 
-  // Losses have no natural limits, and one method that diverges must not flatten all others.
   function lossBounds(values) {
+    if (smallest(values) < 0) return room(values);
     const sorted = [...values].sort((a, b) => a - b);
     const usual = sorted[Math.floor(0.95 * (sorted.length - 1))];
     return { min: 0, max: Number((1.05 * Math.min(largest(values), 3 * usual)).toPrecision(2)) || 1 };
@@ -215,7 +246,7 @@ const Charts = (() => {
     const last = shown.map(
       (index) => `${study.methods[index].shown} ${shownValue(figure, curve(index).values.at(-1))}`,
     );
-    const scale = figure.percent ? (values) => bounds(values, state.zoom ? 5 : 10) : lossBounds;
+    const scale = state.zoom && !figure.percent ? room : scaleOf(figure, state.zoom ? 5 : 10);
     return {
       option: {
         ...base,
@@ -239,7 +270,7 @@ const Charts = (() => {
               `Round ${items[0].value[0]}`,
               items
                 .filter((item) => item.seriesId.startsWith("method"))
-                .sort((a, b) => (figure.percent ? 1 : -1) * (b.value[1] - a.value[1]))
+                .sort((a, b) => (figure.higher ? 1 : -1) * (b.value[1] - a.value[1]))
                 .map((item) => [item.marker, item.seriesName, shownValue(figure, item.value[1])]),
             ),
         },
@@ -255,25 +286,28 @@ const Charts = (() => {
     };
   }
 
-  // What is known of the clients of the chosen method: accuracies, and what they gain where there is Local.
+  // What is known of the clients of the chosen method: their figures, and what they gain where there is Local.
   function people(study, state) {
     const method = study.methods[state.benefit];
     const point = pointOf(method, state);
     const alone = study.methods.find((each) => each.label === "local");
-    const ours = method.clients[point][state.seed];
-    const theirs = alone?.clients[pointOf(alone, state)][state.seed] ?? null;
-    const gains = method.benefit[point][state.seed];
+    const ours = judged(method, state).clients[point][state.seed];
+    const theirs = alone ? judged(alone, state).clients[pointOf(alone, state)][state.seed] : null;
+    const gains = judged(method, state).benefit[point][state.seed];
     const tested = study.tested[state.seed];
     return { method, point, ours, theirs, gains: state.view === "gain" ? gains : null, tested };
   }
 
   // How many of its test samples a client's figure stands for.
-  function counted(accuracy, samples) {
-    return samples ? `${Math.round((accuracy / 100) * samples)} of ${samples} test samples` : "";
+  function counted(metric, value, samples) {
+    if (!samples) return "";
+    return metric.counted
+      ? `${Math.round((value / 100) * samples)} of ${samples} test samples`
+      : plural(samples, "test sample");
   }
 
   function remark(ours, i) {
-    if (!ours || ours.accuracy[i] === null) return "not tested";
+    if (!ours || ours.value[i] === null) return "not tested";
     const said = [];
     if (ours.diverged.includes(i)) said.push("diverged: its outputs are not finite, and count as wrong");
     if (ours.round[i] !== null) said.push(`last tested in round ${ours.round[i]}`);
@@ -281,7 +315,7 @@ const Charts = (() => {
   }
 
   // Thin lines from low to high through the bars, what the bar says above them, and a word where there is no bar.
-  function whiskers(theme, values, intervals, written) {
+  function whiskers(theme, values, intervals, label) {
     const line = (x1, y1, x2, y2) => ({
       type: "line",
       shape: { x1, y1, x2, y2 },
@@ -317,29 +351,32 @@ const Charts = (() => {
         const lines = intervals[i] && values[i] !== null
           ? [line(x, low, x, high), line(x - half, low, x + half, low), line(x - half, high, x + half, high)]
           : [];
-        const said = values[i] === null ? word(x, low - 4, "not tested", true) : written && word(x, Math.min(high, zero) - 3, written(i));
+        const said = values[i] === null ? word(x, low - 4, "not tested", true) : label && word(x, Math.min(high, zero) - 3, label(i));
         return { type: "group", children: [...lines, ...(said ? [said] : [])] };
       },
     };
   }
 
-  // A bar for each client: what it gains over Local, or, where nothing is to compare with, its accuracy.
+  // A bar for each client: what it gains over Local, or, where nothing is to compare with, its own figure.
   function benefit(study, state, theme, width) {
     const { method, point, ours, theirs, gains, tested } = people(study, state);
-    const values = gains?.gain ?? ours?.accuracy ?? [];
+    const metric = metricOf(study, state);
+    const values = gains?.gain ?? ours?.value ?? [];
     const intervals = (gains ? gains.interval : ours?.interval) ?? [];
     const net = (i) =>
-      gains && tested?.[i] ? `, ${signedCount(gains.net[i])} of ${plural(tested[i], "test sample")}` : "";
+      gains && tested?.[i] && gains.net[i] !== null
+        ? `, ${signedCount(gains.net[i])} of ${plural(tested[i], "test sample")}`
+        : "";
+    const say = (value) => (gains ? signed : written)(metric, value);
     const sentence = (i) => {
       if (values[i] === null || values[i] === undefined) return "not tested";
-      const sure = intervals[i] ? `95 % interval ${intervals[i].map(gains ? signed : (v) => v.toFixed(1)).join(" to ")}` : "";
-      const with_ = `${ours.accuracy[i].toFixed(1)} % with ${method.shown}`;
+      const sure = intervals[i] ? `95 % interval ${intervals[i].map(say).join(" to ")}` : "";
+      const with_ = `${metric.title} ${withUnit(metric, ours.value[i])} with ${method.shown}`;
       const lines = gains
-        ? [`${with_}, ${theirs.accuracy[i].toFixed(1)} % alone`, sure, remark(ours, i)]
-        : [[with_, counted(ours.accuracy[i], tested?.[i])].filter(Boolean).join(": "), sure, remark(ours, i)];
+        ? [`${with_}, ${withUnit(metric, theirs.value[i])} alone`, sure, remark(ours, i)]
+        : [[with_, counted(metric, ours.value[i], tested?.[i])].filter(Boolean).join(": "), sure, remark(ours, i)];
       return lines.filter(Boolean).join("\n");
     };
-    const written = (i) => (gains ? signed(values[i]) : values[i].toFixed(1));
     const base = frame(theme, width);
     const roomy = width / Math.max(1, values.length) > 40;
     const colour = (i) =>
@@ -350,9 +387,10 @@ const Charts = (() => {
       missing.length ? `Not tested: ${missing.map((i) => client(study, i)).join(", ")}.` : "",
       ...odd.map((i) => `${capital(client(study, i))}: ${remark(ours, i)}.`),
     ].filter(Boolean);
+    const direction = metric.higher ? "" : gains ? `; + is better, as less ${metric.title} is` : "; less is better";
     const what = gains
-      ? `What each client gains or loses with ${method.shown} (${point}) against training alone.`
-      : `Test accuracy of each client with ${method.shown} (${point}).`;
+      ? `What each client gains or loses in ${metric.step} with ${method.shown} (${point}) against training alone${direction}.`
+      : `Test ${metric.title} of each client with ${method.shown} (${point})${direction}.`;
     const thin = intervals.some(Boolean)
       ? ` Thin lines are 95 % intervals from the client’s number of test samples${gains ? "; where one crosses 0, this client’s difference may be chance" : ""}.`
       : "";
@@ -362,18 +400,19 @@ const Charts = (() => {
         xAxis: clientAxis(theme, study, "Client", width, {
           axisLine: { onZero: false, lineStyle: { color: theme.line } },
         }),
-        yAxis: axis(theme, gains ? "Gain over Local (percentage points)" : "Test accuracy (%)", {
-          type: "value",
-          vertical: true,
-          ...(gains ? { boundaryGap: ["10%", "10%"] } : { min: 0, max: 100 }),
-        }),
+        yAxis: axis(
+          theme,
+          gains ? `Gain over Local (${metric.percent ? "percentage points" : metric.title})` : `Test ${metric.heading}`,
+          { type: "value", vertical: true, ...(gains ? { boundaryGap: ["10%", "10%"] } : limits(metric)) },
+        ),
         tooltip: {
           ...base.tooltip,
           trigger: "axis",
           axisPointer: { type: "shadow" },
           formatter: ([item]) => {
             const i = item.dataIndex;
-            const head = values[i] === null ? "not tested" : `${written(i)} ${gains ? "points" : "%"}${net(i)}`;
+            const head =
+              values[i] === null ? "not tested" : `${say(values[i])} ${gains ? metric.step : metric.heading}${net(i)}`;
             return `<strong>${escape(`${capital(client(study, i))}: ${head}`)}</strong><br>${escape(sentence(i)).replaceAll("\n", "<br>")}`;
           },
         },
@@ -396,32 +435,34 @@ const Charts = (() => {
               data: [{ yAxis: 0 }],
             },
           },
-          whiskers(theme, values, intervals, roomy ? written : null),
+          whiskers(theme, values, intervals, roomy ? (i) => say(values[i]) : null),
         ],
       },
       caption: [what + thin, ...notes].join(" "),
       summary: gains
-        ? `Bar chart: gain of each client with ${method.shown} over training alone. ${values.filter((g) => g > 0).length} gain, ${values.filter((g) => g < 0).length} lose.`
-        : `Bar chart: accuracy of each client with ${method.shown}.`,
+        ? `Bar chart: gain of each client in ${metric.step} with ${method.shown} over training alone. ${values.filter((g) => g > 0).length} gain, ${values.filter((g) => g < 0).length} lose.`
+        : `Bar chart: ${metric.title} of each client with ${method.shown}.`,
       table: {
         head: [
           "Client",
-          `${method.shown} (%)`,
-          "95 % interval",
+          `${method.shown}: ${metric.heading}`,
+          ...(metric.counted ? ["95 % interval"] : []),
           "Test samples",
-          ...(gains ? ["Local (%)", "Gain (points)", "95 % interval of the gain", "Samples gained"] : []),
+          ...(gains ? [`Local: ${metric.heading}`, `Gain (${metric.percent ? "points" : metric.title})`] : []),
+          ...(gains && metric.counted ? ["95 % interval of the gain", "Samples gained"] : []),
           "Remark",
         ],
         body: range(values.length).map((i) => [
           client(study, i),
-          ours.accuracy[i] ?? "not tested",
-          ours.interval[i]?.map((v) => v.toFixed(1)).join(" to ") ?? "",
+          ours.value[i] ?? "not tested",
+          ...(metric.counted ? [ours.interval[i]?.map((v) => written(metric, v)).join(" to ") ?? ""] : []),
           tested?.[i] ?? "",
           ...(gains
+            ? [theirs.value[i] ?? "not tested", values[i] === null ? "" : signed(metric, values[i])]
+            : []),
+          ...(gains && metric.counted
             ? [
-                theirs.accuracy[i] ?? "not tested",
-                values[i] === null ? "" : signed(values[i]),
-                gains.interval[i]?.map(signed).join(" to ") ?? "",
+                gains.interval[i]?.map((v) => signed(metric, v)).join(" to ") ?? "",
                 tested?.[i] && gains.net[i] !== null ? signedCount(gains.net[i]) : "",
               ]
             : []),
@@ -433,15 +474,16 @@ const Charts = (() => {
 
   const signedCount = (count) => (count > 0 ? "+" : count < 0 ? "−" : "") + Math.abs(count);
 
-  // Every client's accuracy by round; the best and the worst, or the one that the reader chose, stand out.
+  // Every client's figure by round; the best and the worst, or the one that the reader chose, stand out.
   function paths(study, state, theme, width, values) {
     const method = study.methods[state.benefit];
     const point = pointOf(method, state);
+    const metric = metricOf(study, state);
     const read = (step, i) => values.at(step, i, 0, 0);
     const last = (i) => range(values.rounds.length).reduce((seen, step) => read(step, i) ?? seen, null);
     const ranked = range(study.clients)
       .filter((i) => last(i) !== null)
-      .sort((a, b) => last(b) - last(a));
+      .sort((a, b) => (metric.higher ? 1 : -1) * (last(b) - last(a)));
     const look = (i) => {
       if (state.person === i) return { color: theme.text, width: 3, opacity: 1 };
       if (state.person < 0 && i === ranked[0]) return { color: theme.gain, width: 2.5, opacity: 1 };
@@ -462,7 +504,7 @@ const Charts = (() => {
           minInterval: 1,
           splitLine: { show: false },
         }),
-        yAxis: axis(theme, "Test accuracy (%)", { type: "value", vertical: true, min: 0, max: 100 }),
+        yAxis: axis(theme, `Test ${metric.heading}`, { type: "value", vertical: true, ...limits(metric) }),
         tooltip: {
           ...base.tooltip,
           trigger: "axis",
@@ -471,9 +513,9 @@ const Charts = (() => {
               `Round ${items[0].value[0]}`,
               items
                 .filter((item) => typeof item.value[1] === "number")
-                .sort((a, b) => a.value[1] - b.value[1])
+                .sort((a, b) => (metric.higher ? 1 : -1) * (a.value[1] - b.value[1]))
                 .slice(0, 10)
-                .map((item) => [item.marker, item.seriesName, `${item.value[1].toFixed(1)} %`]),
+                .map((item) => [item.marker, item.seriesName, withUnit(metric, item.value[1])]),
             ),
         },
         series: order.map((i) => ({
@@ -491,15 +533,15 @@ const Charts = (() => {
         })),
       },
       legend: outstanding.map((i) => ({ name: client(study, i), color: look(i).color, dash: "solid", symbol: "none" })),
-      caption: `Accuracy of every client with ${method.shown} (${point}) by round; ${
+      caption: `${capital(metric.title)} of every client with ${method.shown} (${point}) by round; ${
         state.person < 0 ? "the best and the worst in the end stand out" : `${client(study, state.person)} stands out`
       }.${keptOnly(values)}`,
-      summary: `Line chart: accuracy of each of ${plural(ranked.length, "client")} with ${method.shown} by round.`,
+      summary: `Line chart: ${metric.title} of each of ${plural(ranked.length, "client")} with ${method.shown} by round.`,
       table: {
         head: ["Round", ...range(study.clients).map((i) => client(study, i))],
         body: values.rounds.map((round, step) => [
           round,
-          ...range(study.clients).map((i) => read(step, i)?.toFixed(1) ?? "not tested"),
+          ...range(study.clients).map((i) => (read(step, i) === null ? "not tested" : written(metric, read(step, i)))),
         ]),
       },
     };
@@ -766,19 +808,20 @@ const Charts = (() => {
   }
 
   function communication(study, state, theme, width) {
-    const curve = (method) => method.curves.mean[pointOf(method, state)];
-    const accuracy = (method) => curve(method).values;
+    const metric = metricOf(study, state);
+    const curve = (method) => judged(method, state).curves.mean[pointOf(method, state)];
+    const quality = (method) => curve(method).values;
     const traffic = (method) => curve(method).rounds.map((round) => method.traffic[round]);
     const shown = range(study.methods.length).filter(
-      (index) => state.visible.has(index) && accuracy(study.methods[index]).length,
+      (index) => state.visible.has(index) && quality(study.methods[index]).length,
     );
     const silent = shown.filter((index) => !(traffic(study.methods[index]).at(-1) > 0));
     const talking = shown.filter((index) => !silent.includes(index));
     const totals = talking.map((index) => traffic(study.methods[index]).at(-1));
-    const extent = shown.flatMap((index) => accuracy(study.methods[index]));
+    const extent = shown.flatMap((index) => quality(study.methods[index]));
     const base = frame(theme, width);
     const level = silent.map((index) => ({
-      yAxis: accuracy(study.methods[index]).at(-1),
+      yAxis: quality(study.methods[index]).at(-1),
       name: `${study.methods[index].shown}: nothing sent`,
     }));
     const lines = talking.map((index) =>
@@ -786,7 +829,7 @@ const Charts = (() => {
         study.methods,
         index,
         theme,
-        traffic(study.methods[index]).map((mib, i) => [mib, accuracy(study.methods[index])[i]]),
+        traffic(study.methods[index]).map((mib, i) => [mib, quality(study.methods[index])[i]]),
         study.rounds,
       ),
     );
@@ -796,16 +839,16 @@ const Charts = (() => {
         xAxis: axis(theme, "Sent and received per client (MiB)", {
           type: largest(totals) > 20 * smallest(totals) ? "log" : "value",
         }),
-        yAxis: axis(theme, "Test accuracy (%)", {
+        yAxis: axis(theme, `Test ${metric.heading}`, {
           type: "value",
           vertical: true,
-          ...(extent.length ? bounds(extent) : {}),
+          ...(extent.length ? scaleOf(metric, 10)(extent) : {}),
         }),
         tooltip: {
           ...base.tooltip,
           trigger: "item",
           formatter: (item) =>
-            `<strong>${escape(item.seriesName)}</strong><br>${number(item.value[0])} MiB: ${item.value[1].toFixed(1)} %`,
+            `<strong>${escape(item.seriesName)}</strong><br>${number(item.value[0])} MiB: ${withUnit(metric, item.value[1])}`,
         },
         series: [
           ...lines,
@@ -823,12 +866,12 @@ const Charts = (() => {
         ],
       },
       legend: legend(study, shown, theme),
-      summary: `Line chart: accuracy against what a client has sent and received. ${shown.map((index) => `${study.methods[index].shown}: ${number(traffic(study.methods[index]).at(-1) ?? 0)} MiB, ${accuracy(study.methods[index]).at(-1)} %`).join("; ")}.`,
+      summary: `Line chart: ${metric.title} against what a client has sent and received. ${shown.map((index) => `${study.methods[index].shown}: ${number(traffic(study.methods[index]).at(-1) ?? 0)} MiB, ${withUnit(metric, quality(study.methods[index]).at(-1))}`).join("; ")}.`,
       table: {
-        head: ["Method", "MiB per client", "Accuracy (%)", "Measured at"],
+        head: ["Method", "MiB per client", capital(metric.heading), "Measured at"],
         body: shown.map((index) => {
           const method = study.methods[index];
-          return [method.shown, number(traffic(method).at(-1) ?? 0), accuracy(method).at(-1), pointOf(method, state)];
+          return [method.shown, number(traffic(method).at(-1) ?? 0), quality(method).at(-1), pointOf(method, state)];
         }),
       },
     };
@@ -863,6 +906,8 @@ const Charts = (() => {
     benefit,
     paths,
     pointOf,
+    metricOf,
+    judged,
     figureOf,
     labels,
     matrix,

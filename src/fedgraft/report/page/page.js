@@ -103,7 +103,7 @@
     }
   }
 
-  // A table whose columns sort it; the best of each column is marked, among the values at the chosen point.
+  // A table whose columns sort it; the best of each column is marked, among the values of what the reader chose.
   class Sortable {
     constructor(table, study) {
       this.study = study;
@@ -119,14 +119,23 @@
 
     value(row, column) {
       const cell = row.cells[column];
-      const there = cell.querySelector(`[data-at="${this.study.state.point}"]`) ?? cell;
+      const { point, metric } = this.study.state;
+      const chosen = (each) =>
+        (each.dataset.at ?? point) === point && Number(each.dataset.m ?? metric) === metric;
+      const there = [...cell.querySelectorAll("[data-value]")].find(chosen) ?? cell;
       return there.dataset.value === undefined || there.dataset.value === "" ? null : Number(there.dataset.value);
+    }
+
+    // Whether less is better in a column: of the chosen metric, its direction says so.
+    less(head) {
+      const { data, state } = this.study;
+      return head.dataset.better === "metric" ? !Charts.metricOf(data, state).higher : head.dataset.better === "low";
     }
 
     // The better end first; a second click turns it round.
     sort(column, again = false) {
       const head = this.heads[column];
-      const first = head.dataset.better === "low" ? "ascending" : "descending";
+      const first = this.less(head) ? "ascending" : "descending";
       const turned = first === "ascending" ? "descending" : "ascending";
       const order = again ? head.getAttribute("aria-sort") : head.getAttribute("aria-sort") === first ? turned : first;
       this.heads.forEach((each) => each.removeAttribute("aria-sort"));
@@ -141,12 +150,18 @@
       const rows = [...this.body.rows];
       this.heads.forEach((head, column) => {
         const values = rows.map((row) => this.value(row, column)).filter((value) => value !== null);
-        const best = (head.dataset.better === "low" ? Math.min : Math.max)(...values);
+        const best = (this.less(head) ? Math.min : Math.max)(...values);
         const marked = head.dataset.best !== undefined && new Set(values).size > 1;
         rows.forEach((row) => row.cells[column].classList.toggle("best", marked && this.value(row, column) === best));
       });
       const sorted = this.heads.findIndex((head) => head.hasAttribute("aria-sort"));
       if (sorted >= 0) this.sort(sorted, true);
+    }
+
+    // Another metric may have another direction: the better end comes first again.
+    turn() {
+      const sorted = this.heads.findIndex((head) => head.dataset.better === "metric" && head.hasAttribute("aria-sort"));
+      if (sorted >= 0) this.heads[sorted].setAttribute("aria-sort", this.less(this.heads[sorted]) ? "ascending" : "descending");
     }
   }
 
@@ -162,8 +177,9 @@
         zoom: false,
         bands: data.seeds.length > 1 && data.methods.length <= 4,
         point: data.point,
+        metric: data.metric,
         view: "gain",
-        benefit: this.best(data.point),
+        benefit: 0,
         person: -1,
         roundScale: true,
         observed: 0,
@@ -172,6 +188,7 @@
         diagonal: false,
         client: 0,
       };
+      this.state.benefit = this.best(data.point);
       this.toggles();
       this.controls();
       const pictures = {
@@ -190,6 +207,7 @@
       }
       this.shape();
       this.sorting();
+      this.chooseMetric(this.state.metric);
       this.choosePoint(this.state.point);
       if (data.observed.length) this.chooseObserved(0);
       this.draw();
@@ -206,7 +224,7 @@
     best(point) {
       return Math.max(
         0,
-        this.data.methods.findIndex((method) => method.label === this.data.best[point]),
+        this.data.methods.findIndex((method) => method.label === this.data.best[point][this.state.metric]),
       );
     }
 
@@ -220,6 +238,30 @@
       this.tables.forEach((each) => each.refresh());
       this.figures.paths.figure.hidden = this.paths() === null;
       this.draw("benefit", "paths", "communication");
+    }
+
+    // Everything is judged by one metric, in its own direction.
+    chooseMetric(metric) {
+      const { data, state } = this;
+      state.metric = metric;
+      this.article.dataset.metric = metric;
+      const { title, figures } = Charts.metricOf(data, state);
+      if (!figures.some((each) => each.key === state.figure)) state.figure = "mean";
+      this.control("metric").forEach((select) => {
+        select.value = metric;
+      });
+      this.control("view").forEach((select) => {
+        select.options[1].textContent = title;
+      });
+      this.control("figure").forEach((select) => {
+        select.replaceChildren(...figures.map((each) => element("option", { value: each.key }, each.name)));
+        select.value = state.figure;
+      });
+      this.figures.trained.figure.hidden = !Charts.figureOf(data, state).points;
+      this.tables.forEach((each) => each.turn());
+      this.tables.forEach((each) => each.refresh());
+      this.figures.paths.figure.hidden = this.paths() === null;
+      this.draw("benefit", "paths", "received", "trained", "communication");
     }
 
     sorting() {
@@ -291,6 +333,7 @@
         this.draw("benefit", "paths");
       });
       on("point", "change", (radio) => this.choosePoint(radio.value));
+      on("metric", "change", (select) => this.chooseMetric(Number(select.value)));
       on("view", "change", (select) => {
         state.view = select.value;
         this.draw("benefit");
@@ -347,14 +390,14 @@
       });
     }
 
-    // Every client's accuracy in every round, of the chosen method.
+    // Every client's figure in every round, of the chosen method.
     paths() {
-      const { benefit, seed } = this.state;
+      const { benefit, seed, metric } = this.state;
       const method = this.data.methods[benefit];
       const point = Charts.pointOf(method, this.state);
-      const packed = method.paths[point][seed];
+      const packed = Charts.judged(method, this.state).paths[point][seed];
       if (!packed) return null;
-      const key = `path/${benefit}/${point}/${seed}`;
+      const key = `path/${benefit}/${metric}/${point}/${seed}`;
       if (!this.values.has(key)) this.values.set(key, Charts.unpack(packed, [this.data.clients, 1, 1], this.data.clients));
       return this.values.get(key);
     }

@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from fedgraft import methods
 from fedgraft.base.errors import UserError
-from fedgraft.runs.compare import folder_name
-from fedgraft.runs.config import MACHINE, RunConfig, configure, read
+from fedgraft.methods import METHODS
+from fedgraft.runs.comparison import Comparison, Reading, comparisons
+from fedgraft.runs.config import MACHINE, RunConfig, configure
+from fedgraft.runs.config import read as read_settings
+from fedgraft.runs.directory import COMPARISON, folder_name
+from fedgraft.runs.frame import Frame
 from fedgraft.runs.identity import settings_digest
-from fedgraft.runs.results import read_json, read_observations, read_result
-from fedgraft.runs.run import Run
+from fedgraft.runs.resultfile import Result
+from fedgraft.runs.results import RESULT, read_json, read_observations, read_result
 
 Array = np.ndarray[Any, Any]
 
-_NOT_THE_RUN = {*MACHINE, "method", "params", "evaluate_every", "global_test"}
+_NOT_THE_RUN = {*MACHINE, "method", "params", "evaluate_every", "global_test", "metrics"}
 
 
 class OtherSettingsError(UserError):
@@ -26,34 +29,33 @@ class OtherSettingsError(UserError):
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A finished run, from its directory or from memory."""
+    """A finished run as its directory tells of it; what only the process that made it had (its networks) is gone."""
 
     label: str
     config: RunConfig
-    result: Mapping[str, Any]
+    facts: Result
     observed: Mapping[str, Array]
-    place: Path | None = None
+    """What the method showed in each round, by name."""
+    directory: Path | None = None
 
-    @property
-    def shows(self) -> Mapping[str, str]:
-        """What the names of its observations mean, as its method says."""
-        known = methods.METHODS.get(self.config.method)
-        found: Mapping[str, str] = self.result.get("shows") or (known.shows if known else {})
-        return found
+    def __repr__(self) -> str:
+        return f"Finished({self.label}, seed {self.config.seed}: {self.directory})"
 
-
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """What was found, and sentences about what was left out."""
-
-    runs: list[Finished]
-    notes: list[str]
+    def frame(self) -> Frame:
+        """Every figure of the run, as :meth:`Comparison.frame` has it."""
+        return Comparison(self.config, {self.label: [self]}).frame()
 
 
-def from_memory(run: Run) -> Finished:
-    """Take a run that was made in this process."""
-    observed = {name: tensor.numpy() for name, tensor in run.observed.items()}
-    return Finished(methods.label(run.method), run.config, run.result, observed, run.directory)
+def read(*places: str | Path) -> Comparison[Finished]:
+    """Read finished runs back: the directory of a comparison, of a run, or several of them.
+
+    They have to be of one setting, so that they may be compared: nothing but methods and seeds differ.
+    """
+    found = read_all([Path(place) for place in places]).comparisons
+    if len(found) > 1:
+        settings = "; ".join(each.title for each in found)
+        raise UserError(f"these are runs of {len(found)} settings ({settings}), which cannot be compared: name fewer")
+    return found[0]
 
 
 def read_all(places: Sequence[Path]) -> Reading:
@@ -62,7 +64,7 @@ def read_all(places: Sequence[Path]) -> Reading:
     notes = []
     for place in places:
         for directory in find_runs(place):
-            if (directory / "result.json").exists():
+            if (directory / RESULT).exists():
                 try:
                     runs.setdefault(directory.resolve(), read_run(directory))
                 except OtherSettingsError as error:
@@ -88,29 +90,24 @@ def gather(runs: Iterable[Finished], notes: Sequence[str] = ()) -> Reading:
     for run in _labelled_apart(list(runs)):
         identity = run.label + run.config.model_dump_json(exclude=_NOT_THE_RUN)
         if identity in kept:
-            said.append(f"the run in {run.place} has the settings of the one in {kept[identity].place}")
+            said.append(f"the run in {run.directory} has the settings of the one in {kept[identity].directory}")
         kept.setdefault(identity, run)
-    return Reading(list(kept.values()), said)
+    return Reading(comparisons(kept.values()), said)
 
 
 def _labelled_apart(runs: Sequence[Finished]) -> list[Finished]:
     """Add to labels that several variants of a method share what differs between their hyper-parameters."""
     variants: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
-        variants.setdefault(run.label, []).append(_parameters(run))
+        variants.setdefault(run.label, []).append(run.facts.params)
     return [replace(run, label=_told_apart(run, variants[run.label])) for run in runs]
 
 
 def _told_apart(run: Finished, variants: Sequence[Mapping[str, Any]]) -> str:
     names = sorted(set().union(*variants))
     differing = [name for name in names if any(each.get(name) != variants[0].get(name) for each in variants)]
-    said = [f"{name}={_parameters(run).get(name)}" for name in differing]
+    said = [f"{name}={run.facts.params.get(name)}" for name in differing]
     return run.label + (":" + ",".join(said) if said else "")
-
-
-def _parameters(run: Finished) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = run.result.get("params", run.config.params)
-    return found
 
 
 def find_runs(place: Path) -> list[Path]:
@@ -130,8 +127,8 @@ def find_runs(place: Path) -> list[Path]:
 def _children(folder: Path) -> Iterator[Path]:
     """Yield the runs right below a folder, in the order of its comparison where it is one."""
     order: list[str] = []
-    if (folder / "comparison.json").exists():
-        rows = read_json(folder / "comparison.json").get("rows")
+    if (folder / COMPARISON).exists():
+        rows = read_json(folder / COMPARISON).get("rows")
         order = [str(row.get("method")) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     runs = sorted(config.parent for config in folder.glob("*/config.toml"))
     ranks = {run: _rank(run, order) for run in runs}
@@ -147,23 +144,21 @@ def _rank(run: Path, order: Sequence[str]) -> int:
 def read_run(directory: Path) -> Finished:
     """Read a finished run, or say in a sentence what is wrong with it."""
     try:
-        settings = read(directory / "config.toml")
+        settings = read_settings(directory / "config.toml")
         config = configure(settings)
     except UserError as error:
         raise UserError(f"the run in {directory} cannot be read: {error}") from None
-    result = read_result(directory, config)
-    digest = result.get("digest")
-    if isinstance(digest, Mapping) and digest.get("settings") != settings_digest(settings):
+    facts = read_result(directory, config)
+    if facts.digest and facts.digest.get("settings") != settings_digest(settings):
         raise OtherSettingsError(f"the result in {directory} was made with other settings than its config.toml has")
     shown = read_observations(directory / "observed.safetensors", config.rounds)
     observed = {name: tensor.numpy() for name, tensor in shown.items()}
-    label = result.get("label") or _label(config.method, config.params)
-    return Finished(label, config, result, observed, directory)
+    return Finished(facts.label or _label(config.method, config.params), config, facts, observed, directory)
 
 
 def _label(name: str, params: Mapping[str, Any]) -> str:
     """The label of a registered method. Code of somebody's own is not imported only to read what it left."""
     try:
-        return methods.label(methods.make(name, **params)) if name in methods.METHODS else name
+        return METHODS.label(METHODS.make(name, **params)) if name in METHODS else name
     except UserError:
         return name
