@@ -94,4 +94,5 @@ def on_digits(method: Method, *, rounds: int = 10, **more: Any) -> tuple[float, 
     fed = federate("digits", 10, "dirichlet:0.3", seed=0)
     done = run(method, fed, rounds=rounds, workers=1, evaluate_every=rounds, lr=0.05, **more)
     guesses = [int((data.test.labels == data.train.counts(10).argmax()).sum()) for data in fed.clients]
-    return float(done.result["last"][method.headline]["accuracy"]["pooled"]), sum(guesses) / sum(len(data.test) for data in fed.clients)
+    accuracy = done.result["last"][method.headline]["accuracy"]["pooled"]
+    return float(accuracy), sum(guesses) / sum(len(data.test) for data in fed.clients)
