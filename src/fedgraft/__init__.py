@@ -41,6 +41,7 @@ _PLACES = {
     "fedgraft.runs.compare": ["compare"],
     "fedgraft.runs.comparison": ["Comparison"],
     "fedgraft.runs.reading": ["read"],
+    "fedgraft.runs.recommend": ["Recommendation", "recommend"],
     "fedgraft.runs.run": ["Run", "resume", "run"],
 }
 _HOME = {name: place for place, names in _PLACES.items() for name in names}
