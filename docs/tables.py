@@ -135,8 +135,9 @@ def datasets() -> str:
         entry = DATASETS[name]
         called = f"`{name}`" + (f" ({entry.variant})" if entry.variant else "")
         sizes = (f"{size:,}" for size in (entry.outputs, entry.train, entry.test))
-        shown.append((called, "x".join(map(str, entry.shape)), entry.task, *sizes, entry.licence))
-    return table(("name", "sample", "task", "outputs", "train", "test", "licence"), shown)
+        sites = str(getattr(entry, "sites", ""))
+        shown.append((called, sites, "x".join(map(str, entry.shape)), entry.task, *sizes, entry.licence))
+    return table(("name", "sites", "sample", "task", "outputs", "train", "test", "licence"), shown)
 
 
 def networks() -> str:

@@ -18,6 +18,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.base.version import __version__
 from fedgraft.deploy import commands as deploy
 from fedgraft.flags import (
+    EVERY,
     ConfigFile,
     Json,
     MethodCommand,
@@ -33,7 +34,7 @@ from fedgraft.flags import (
     with_settings,
 )
 from fedgraft.runs import names
-from fedgraft.runs.config import AT, At, configure, read
+from fedgraft.runs.config import AT, READING, At, configure, read
 
 app = typer.Typer(
     name="fedgraft",
@@ -319,9 +320,44 @@ def datasets(data_dir: DataDir = None, as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
-    rows = [{**f, "shape": "x".join(map(str, f["shape"])), "where": f["where"] or "would be fetched"} for f in facts]
-    columns = {key: key for key in ("shape", "task", "outputs", "train", "test", "where")}
+    rows = [
+        {
+            **f,
+            "shape": "x".join(map(str, f["shape"])),
+            "where": f["where"] or "would be fetched",
+            "sites": f["sites"] or "",
+        }
+        for f in facts
+    ]
+    columns = {key: key for key in ("sites", "shape", "task", "outputs", "train", "test", "where")}
     _console(stderr=False).print(facts_table(rows, {"name": "dataset", **columns}))
+
+
+def _inspect(
+    path: Annotated[str, typer.Argument(help="A folder or a table of sites, or the name of a dataset that has sites.")],
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Show what lies at sites before anything is trained: sites, columns, classes, and what looks suspicious."""
+    full = configure({"dataset": path, **settings})
+    from fedgraft.data.federation import source_of
+    from fedgraft.data.inspection import inspect as look
+    from fedgraft.runs.population import reading
+    from fedgraft.terminal import show_inspection
+
+    wish = reading(full)
+    found = look(source_of(path, wish, data_dir), wish, full.task, full.seed)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        show_inspection(found, _console(stderr=False))
+    if found.problem:
+        raise UserError(f"this cannot be trained on yet: {found.problem}")
+
+
+app.command("inspect")(with_settings(_inspect, without=EVERY.keys() - {*READING, "task", "seed"}))
 
 
 @app.command()

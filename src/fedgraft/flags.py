@@ -21,11 +21,12 @@ from fedgraft.runs.config import AT, GONE, At, RunConfig, gone
 from fedgraft.runs.config import flag as typed_as
 
 PANELS = {
-    "dataset data_dir clients partition validation normalise augment resize": "Data",
+    "dataset data_dir clients partition validation normalise augment resize target site_column split test_share window "
+    "ignore categories task": "Data",
     "model head kernels": "Model",
     "rounds seed participation evaluate_every global_test checkpoint_every": "Rounds",
     "stages": "Messages and server",
-    "workers retries failed_client deadline device": "Machine",
+    "engine workers retries failed_client deadline device": "Machine",
 }
 
 
@@ -58,11 +59,13 @@ def _option(name: str, info: FieldInfo) -> inspect.Parameter:
     )
 
 
+EVERY = {**RunConfig.model_fields, **Training.model_fields}
+
+
 def with_settings(command: Callable[..., None], *, without: Collection[str] = ()) -> Callable[..., None]:
     """Give a command one flag for each setting of a run; the command gets those that were typed as ``settings``."""
     skipped = {"method", "params", "training", *without}
-    flags = [_option(n, info) for n, info in RunConfig.model_fields.items() if n not in skipped]
-    flags += [_option(n, info) for n, info in Training.model_fields.items()]
+    flags = [_option(name, info) for name, info in EVERY.items() if name not in skipped]
     own = inspect.signature(command).parameters
 
     def typed(**values: Any) -> None:

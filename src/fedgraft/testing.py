@@ -140,7 +140,7 @@ def simulate(
 ) -> tuple[list[Round], Server, LocalEngine]:
     """Run a method in this process, and return what happened, the server, and the engine with the clients' states."""
     server = method.setup(spec)
-    with LocalEngine(method, spec, fed.clients, workers=workers, faults=faults) as engine:
+    with LocalEngine(method, spec, fed.clients, workers=workers, faults=faults or Faults()) as engine:
         done = list(rounds(method, server, engine, Participation(share, share), evaluate_every=evaluate_every))
     return done, server, engine
 

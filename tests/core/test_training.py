@@ -161,3 +161,11 @@ def test_momentum_is_a_setting_of_sgd_alone() -> None:
     with pytest.raises(ValidationError, match="momentum is a setting of the optimizer sgd"):
         Training(optimizer="adam", momentum=0.5)
     assert Training(optimizer="adam").plain.optimizer == "sgd"
+
+
+def test_settings_of_another_optimizer_can_be_written_down_and_read_again() -> None:
+    settings = Training(optimizer="adam")
+    assert settings.momentum == 0.0
+    assert Training(**settings.model_dump()) == settings
+    with pytest.raises(ValidationError, match="momentum is a setting of the optimizer sgd, not of adam"):
+        Training(optimizer="adam", momentum=0.9)

@@ -198,7 +198,7 @@ def test_a_folder_of_sites(tmp_path: Path) -> None:
             federate(tmp_path, **wish)
     assert [float(client.train.inputs[0, 0]) for client in fed.clients] == [97.0, 98.0], "in order of their names"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"holds no \.npz file"):
+    with pytest.raises(UserError, match=r"holds no data of sites: put one \.npz"):
         federate(tmp_path / "empty")
 
 

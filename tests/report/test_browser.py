@@ -224,6 +224,36 @@ def test_losses_validation_and_everybodys_data_are_drawn(opened: Opened, compari
     assert "Everybody’s test data" in heads
 
 
+def test_the_reader_chooses_what_methods_are_judged_by(opened: Opened, comparison: Any) -> None:
+    page = opened.page
+    page.locator("[data-control=metric]").select_option(label="log loss (less is better)")
+    rows = comparison.rows("trained", "log_loss")
+    means = {row.method: row.mean["trained"].mean for row in rows}
+    order = sorted(means, key=lambda label: means[label])
+    assert [name.rstrip("*") for name in opened.column(1)] == order, "the least loss comes first"
+    head = page.locator("table.methods [aria-sort]")
+    assert head.get_attribute("aria-sort") == "ascending"
+    first = next(row for row in rows if row.method == order[0])
+    assert opened.column(2)[0] == first.metric.shown(*first.mean["trained"]).replace("±", " ± ")
+    assert page.locator("table.methods tbody tr:has(td:nth-child(2).best) th").inner_text().rstrip("*") == order[0]
+    lead = page.locator(".verdict:visible .lead").inner_text()
+    assert "log loss on average against training alone" in " ".join(lead.split())
+    page.locator("[data-control=benefit]").select_option(label="fedper")
+    ours, alone = (
+        comparison.runs[label][0].records[-1]["trained"]["metrics"]["log_loss"]["per_client"]
+        for label in ("fedper", "local")
+    )
+    gains = [theirs - mine for mine, theirs in zip(ours, alone, strict=True)]
+    assert opened.bars("benefit") == pytest.approx(gains, abs=1e-4), "less loss is a gain"
+    assert opened.option("benefit")["yAxis"][0]["name"] == "Gain over Local (log loss)"
+    assert opened.option("received")["yAxis"][0]["name"] == "Test log loss"
+    assert opened.option("communication")["yAxis"][0]["name"] == "Test log loss"
+    assert "log loss" in page.locator("h3", has_text="Communication against").inner_text()
+    page.locator("[data-control=metric]").select_option(label="accuracy")
+    assert opened.option("received")["yAxis"][0]["name"] == "Test accuracy (%)"
+    assert page.locator("table.methods [aria-sort]").get_attribute("aria-sort") == "descending"
+
+
 def test_every_client_has_a_curve(opened: Opened, comparison: Any) -> None:
     opened.page.locator("[data-control=benefit]").select_option(label="fedper")
     lines = {each["name"]: each["data"] for each in opened.option("paths")["series"]}

@@ -131,7 +131,7 @@ def test_numbers_for_people() -> None:
         "0.123", "12.35", "345.7", "12346", "1.0e+07", "2.0e-05", "0.000",
     ]  # fmt: skip
     assert [RMSE.difference(v) for v in (1.5, -0.25, 0.0)] == ["+1.500", "−0.250", "0.000"]
-    assert RMSE.shown(54.5, 0.2345) == "54.50±0.23", "as many digits as the figure has"
+    assert RMSE.shown(54.5, 0.2345) == "54.5±0.2", "a figure beside its deviation"
     assert [size(value) for value in (12, 2048, 3.5 * 2**20)] == ["12 B", "2.0 KiB", "3.5 MiB"]
     assert [seconds(value) for value in (1.23, 45, 600, 9000)] == ["1.2 s", "45 s", "10 min", "2 h 30 min"]
 

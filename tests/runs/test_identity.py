@@ -180,7 +180,7 @@ def test_a_result_says_what_it_was_made_of_and_a_report_takes_no_other(fed: Fede
     assert one["digest"]["data"] == two["digest"]["data"]
     assert one["digest"]["settings"] != two["digest"]["settings"]
     assert one["digest"]["settings"] == settings_digest(read(tmp_path / "all" / "one" / "config.toml"))
-    assert one["format"] == 1
+    assert one["format"] == 2
     assert one["versions"]["torch"] == torch.__version__
     assert len(read_all([tmp_path / "all"]).runs) == 2
     edit(tmp_path / "all" / "two" / "config.toml", "lr = 0.2", "lr = 0.3")

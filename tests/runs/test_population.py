@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.runs.run import _workers, resume
+from fedgraft.runs.hosting import _workers
+from fedgraft.runs.run import resume
 
 runner = CliRunner()
 NETWORK = """

@@ -88,7 +88,7 @@ def in_rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], None]:
             def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
                 return super().evaluate(round, messages) if round in chosen else {}
 
-        monkeypatch.setattr("fedgraft.runs.run.LocalEngine", Seldom)
+        monkeypatch.setattr("fedgraft.engines.local.LocalEngine", Seldom)
 
     return only
 

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from torch import nn
 import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.core.settings import Training
-from fedgraft.runs import run as runs
+from fedgraft.engines import local
 from fedgraft.runs.config import RunConfig, configure
 
 ANOTHER: dict[str, Any] = {
@@ -29,6 +29,13 @@ ANOTHER: dict[str, Any] = {
     "model": "mlp:3",
     "head": "1",
     "task": "next-token",
+    "target": "dose",
+    "site_column": "blood",
+    "split": "random",
+    "test_share": 0.5,
+    "window": 4,
+    "ignore": ["age"],
+    "categories": ["grade"],
     "metrics": ["macro_f1"],
     "rounds": 1,
     "seed": 1,
@@ -36,6 +43,7 @@ ANOTHER: dict[str, Any] = {
     "evaluate_every": 2,
     "global_test": True,
     "checkpoint_every": 1,
+    "engine": "./sequential.py:Sequential",
     "workers": 2,
     "retries": 0,
     "failed_client": "absent",
@@ -56,15 +64,31 @@ ANOTHER: dict[str, Any] = {
     "buffers": "local",
     "stages": ["float16"],
 }
-OF_THE_DATA = {"dataset", "data_dir", "clients", "partition", "validation", "normalise", "augment", "resize", "task"}
+OF_TABLES = {"target", "site_column", "split", "test_share", "window", "ignore", "categories"}
+OF_THE_DATA = {
+    "dataset", "data_dir", "clients", "partition", "validation", "normalise", "augment", "resize", "task", *OF_TABLES
+}  # fmt: skip
 REFUSED = {
-    "name": {"device"},
-    "file": {"device", "data_dir"},
-    "folder": {"device", "data_dir", "clients", "partition"},
+    "name": {"device"} | OF_TABLES,
+    "file": {"device", "data_dir"} | OF_TABLES,
+    "folder": {"device", "data_dir", "clients", "partition"} | OF_TABLES,
     "object": {"device"} | OF_THE_DATA,
 }
 """What cannot act, for each way of giving data; there is no ninth graphics card."""
 SETTINGS = [name for name in {**RunConfig.model_fields, **Training.model_fields} if name != "training"]
+
+
+SEQUENTIAL = """
+from dataclasses import dataclass, field
+from fedgraft.engines.simulation import Simulation
+
+@dataclass(eq=False)
+class Sequential(Simulation):
+    workers: int = field(default=1, kw_only=True)
+    def perform(self, jobs):
+        return {job.client: self.workshop.perform(job) for job in jobs}
+"""
+"""An engine that does not say what it was asked for."""
 
 
 def images(seed: int, count: int, side: int = 8) -> dict[str, np.ndarray]:
@@ -83,6 +107,7 @@ def ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str,
         # stands in for the real one, which is large: 60 samples under a name that fedgraft knows
         np.savez(Path(folder) / "mnist.npz", **images(seed, 60))
     monkeypatch.setenv("FEDGRAFT_DATA", ".")
+    Path("sequential.py").write_text(SEQUENTIAL)
     np.savez("mine.npz", **images(1, 60))
     np.savez("theirs.npz", **images(2, 60))
     Path("sites").mkdir()
@@ -103,18 +128,19 @@ def network() -> nn.Module:
     return nn.Sequential(pool, nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 6), nn.Linear(6, 10))
 
 
-class Observed(runs.LocalEngine):
+class Observed(local.LocalEngine):
     """The real engine, which also writes down what it was asked for."""
 
-    asked: dict[str, Any]
+    asked: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, *args: Any, **wishes: Any) -> None:
-        super().__init__(*args, **wishes)
-        Observed.asked = {key: str(wishes[key]) for key in ("workers", "device", "faults")}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Observed.asked = {key: str(getattr(self, key)) for key in ("workers", "device", "faults")}
 
 
 def trace(out: Path, method: str = "fedprox", **settings: Any) -> dict[str, Any] | str:
     """All that a run does, or the sentence with which it was refused before anything was written."""
+    Observed.asked = {}
     given = {"model": network, "rounds": 2, "workers": 1, "epochs": 1, "batch_size": 8, **settings}
     try:
         done = fg.run(method, out=out, **given)
@@ -132,7 +158,7 @@ def trace(out: Path, method: str = "fedprox", **settings: Any) -> dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "LocalEngine", Observed)
+    monkeypatch.setattr(local, "LocalEngine", Observed)
 
 
 def test_all_settings_are_here() -> None:
@@ -150,6 +176,25 @@ def test_each_setting_acts_or_is_refused(ways: dict[str, dict[str, Any]], tmp_pa
         else:
             assert other != usual, f"{name} = {ANOTHER[name]!r} changes nothing beside data given as {way}"
     assert refused == REFUSED[way]
+
+
+def test_settings_of_tables_act_on_tables(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    for site in "ab":
+        rows = [f"{age},{age % 3},{2.5 + age},{'xyz'[age % 3]},{age % 2}" for age in range(40)]
+        (tmp_path / "tables" / f"{site}.csv").write_text("\n".join(["age,grade,dose,blood,label", *rows]))
+    usual = {"dataset": str(tmp_path / "tables"), "model": "linear"}
+    first = trace(tmp_path / "usual", **usual)
+    assert isinstance(first, dict), first
+    for name in sorted(OF_TABLES - {"site_column"}):
+        other = trace(tmp_path / name, **usual, **{name: ANOTHER[name]})
+        assert isinstance(other, dict), other
+        assert other != first, f"{name} changes nothing"
+    refused = {"site_column", "data_dir", "clients", "partition", "normalise", "augment", "resize"}
+    for name in refused:
+        sentence = trace(tmp_path / name, **usual, **{name: ANOTHER[name] if name != "clients" else 5})
+        assert isinstance(sentence, str), f"{name} is of no effect, and not refused"
+        assert name in sentence
 
 
 def test_what_is_refused_beside_an_object(ways: dict[str, dict[str, Any]]) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from fedgraft.base.errors import UserError
-from fedgraft.data import sites
 from fedgraft.data.federation import Site, federate, own_data
+from fedgraft.data.sources import read_own
+from fedgraft.data.sources.source import Reading
 from fedgraft.runs.config import configure
 from fedgraft.runs.population import architectures
 from trials.attack import BreachError, attack
@@ -81,7 +82,7 @@ def second_label(folder: Path, rng: Random) -> str:
     rows = [dict.fromkeys(columns, "1") | {"set": part} for part in ("train", "test")]
     lines = [",".join(columns), *(",".join(row[name] for name in columns) for row in rows)]
     (folder / "a.csv").write_text("\n".join(lines))
-    return refused(lambda: sites.read(folder / "a.csv"), "column")
+    return refused(lambda: read_own(folder / "a.csv", Reading()), "column")
 
 
 @attack("a table with an over-long field", "a field of megabytes is a sentence, and a short one")
@@ -89,7 +90,7 @@ def field(folder: Path, rng: Random) -> str:
     long = rng.choice('x9,\0"') * rng.choice([10**5, 10**6, 5 * 10**6])
     place = rng.choice(["train,{},1\n", "{},1,1\n", "train,1,{}\n"])
     (folder / "a.csv").write_text("set,age,label\ntest,1,0\n" + place.format(long), "utf-8")
-    return refused(lambda: sites.read(folder / "a.csv"), "a.csv")
+    return refused(lambda: read_own(folder / "a.csv", Reading()), "a.csv")
 
 
 @attack("an image that promises 20,000 x 20,000 pixels", "it is refused by its head, before it is decoded")
@@ -103,7 +104,7 @@ def image(folder: Path, rng: Random) -> str:
     for part in ("train", "test"):
         (folder / part / "0").mkdir(parents=True)
         (folder / part / "0" / "a.png").write_bytes(picture)
-    return refused(lambda: sites.read(folder), "pixels")
+    return refused(lambda: read_own(folder, Reading()), "pixels")
 
 
 @attack("names that no file can have", "256 characters, zero bytes and empty names are a sentence")

@@ -2,9 +2,8 @@
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,39 +12,12 @@ from fedgraft.base.errors import ContractError, UserError
 from fedgraft.base.foreign import plain
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
-from fedgraft.core.evaluation import KINDS, POINTS, Kind, Point, Score, Scores, Summary
+from fedgraft.core.engine import Engine
+from fedgraft.core.evaluation import KINDS, POINTS, Point, Score, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.stages import StageError
-
-
-class Engine(Protocol):
-    """Where the clients are: in this process, in workers, on other machines."""
-
-    @property
-    def sets(self) -> Collection[Kind]:
-        """The sets on which clients are asked to test their models."""
-        ...
-
-    def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
-        """Deliver a wave of messages and collect the replies, one at most from each client.
-
-        A client that failed, or of which two replies came, is absent in this round.
-        """
-        ...
-
-    def commit(self, accepted: Collection[ClientId]) -> None:
-        """Let the clients of the last wave keep what they learned, if the server took their reply."""
-        ...
-
-    def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
-        """Test every client's own model at both points; a client that fails is left out."""
-        ...
-
-    def observe(self) -> Mapping[str, Tensor]:
-        """Return private figures of the clients, where this engine may see them."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -86,6 +58,8 @@ class Round:
     refused: list[Refusal] = field(default_factory=list)
     accepted: int = 0
     """How many replies the server took."""
+    heard: set[ClientId] = field(default_factory=set)
+    """Of whom it took one at least; there may be several waves."""
     bytes_up: int = 0
     bytes_down: int = 0
     messages_up: int = 0
@@ -108,29 +82,62 @@ def rounds(
     *,
     evaluate_every: int = 1,
 ) -> Iterator[Round]:
-    """Run the rounds from ``server.round`` on, yielding each when it is complete."""
+    """Run the rounds from ``server.round`` on, yielding each when it is complete.
+
+    A round in which fewer clients were heard than the engine's quorum is undone, as if it had not been, and repeated.
+    """
     spec = server.spec
     while server.round < spec.rounds:
-        number, started = server.round, time.perf_counter()
-        this = Round(number, tuple(participation.pick(spec.seed, number, spec.clients)))
-        losses: list[tuple[float, int]] = []
-        for wave in method.waves(server, number, this.participants):
-            _serve(method, server, engine, wave, this, losses)
-        total = sum(weight for _, weight in losses)
-        this.loss = sum(loss * weight for loss, weight in losses) / total if total else float("nan")
-        _insist_on_finite(method, server)
-        this.observed = {k: v.clone() for k, v in {**method.observe(server), **engine.observe()}.items()}
-        server.round = number + 1
-        this.seconds = time.perf_counter() - started
+        number = server.round
+        undo = _memory(server, engine) if engine.quorum else None
+        this = _round(method, server, engine, participation)
+        if undo is not None and len(this.heard) < (needed := min(engine.quorum, len(this.participants))):
+            undo()
+            reasons = "; ".join(refusal.reason for refusal in this.refused)
+            few = f"round {number + 1} had {len(this.heard)} of the {needed} answers that it needs: {reasons}"
+            engine.wait(engine.quorum, number, few)
+            continue
         if server.round % evaluate_every == 0 or server.round == spec.rounds:
-            evaluated = time.perf_counter()
-            scores = _tested(method, server, engine, this)
-            for kind in KINDS:
-                there = {client: s.sets[kind] for client, s in scores.items() if kind in s.sets}
-                if there:
-                    setattr(this, kind, {p: _summary(spec, {c: s[p] for c, s in there.items()}) for p in POINTS})
-            this.evaluation_seconds = time.perf_counter() - evaluated
+            _evaluate(method, server, engine, this)
         yield this
+
+
+def _memory(server: Server, engine: Engine) -> Callable[[], None]:
+    """Return what makes server and clients again what they are now."""
+    number, state, clients = server.round, {name: tensor.clone() for name, tensor in server.items()}, engine.snapshot()
+
+    def undo() -> None:
+        server.restore(state, number)
+        engine.restore(clients)
+
+    return undo
+
+
+def _round(method: Method, server: Server, engine: Engine, participation: Participation) -> Round:
+    """Let those who take part in a round train, wave by wave."""
+    spec, number, started = server.spec, server.round, time.perf_counter()
+    this = Round(number, tuple(participation.pick(spec.seed, number, spec.clients)))
+    losses: list[tuple[float, int]] = []
+    for wave in method.waves(server, number, this.participants):
+        _serve(method, server, engine, wave, this, losses)
+    total = sum(weight for _, weight in losses)
+    this.loss = sum(loss * weight for loss, weight in losses) / total if total else float("nan")
+    _insist_on_finite(method, server)
+    this.observed = {k: v.clone() for k, v in {**method.observe(server), **engine.observe()}.items()}
+    server.round = number + 1
+    this.seconds = time.perf_counter() - started
+    return this
+
+
+def _evaluate(method: Method, server: Server, engine: Engine, this: Round) -> None:
+    """Let every client's own model be tested."""
+    started = time.perf_counter()
+    scores = _tested(method, server, engine, this)
+    for kind in KINDS:
+        there = {client: s.sets[kind] for client, s in scores.items() if kind in s.sets}
+        if there:
+            setattr(this, kind, {p: _summary(server.spec, {c: s[p] for c, s in there.items()}) for p in POINTS})
+    this.evaluation_seconds = time.perf_counter() - started
 
 
 def _summary(spec: Spec, scores: Mapping[ClientId, Score]) -> Summary:
@@ -171,6 +178,7 @@ def _serve(
     inbox = {client: outcome.reply.copy() for client, outcome in accepted.items()}
     losses += [(o.loss, server.spec.samples[client]) for client, o in accepted.items() if math.isfinite(o.loss)]
     this.accepted += len(inbox)
+    this.heard |= inbox.keys()
     engine.commit(inbox.keys())
     if inbox:
         method.merge(server, inbox)

@@ -91,6 +91,8 @@ class Training(Settings):
     def _no_momentum_for_others(self) -> Self:
         if "momentum" in self.model_fields_set and self.momentum and self.optimizer != "sgd":
             raise ValueError(f"momentum is a setting of the optimizer sgd, not of {self.optimizer}")
+        if self.optimizer != "sgd":  # written down, it says what is so, and can be read again
+            self.__dict__["momentum"] = 0.0
         return self
 
     def but(self, **changes: Any) -> Self:

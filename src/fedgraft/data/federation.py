@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -15,14 +15,19 @@ from fedgraft.base.errors import UserError
 from fedgraft.core import streams
 from fedgraft.core.samples import ClientData, Preparation, Samples
 from fedgraft.core.task import Task
-from fedgraft.data.datasets import Dataset, is_own, lies_at_sites, load, read_npz
-from fedgraft.data.datasets.dataset import ARRAYS, Constants, pixel_constants, sound, task_of
+from fedgraft.data.datasets import DATASETS, Dataset, brings_sites, is_own, lies_at_sites, load, sites_of
+from fedgraft.data.datasets.dataset import Constants, pixel_constants, task_of
 from fedgraft.data.datasets.formats import Array, Arrays
 from fedgraft.data.digest import Fingerprint, fingerprint
 from fedgraft.data.partition import OWN as OWN
 from fedgraft.data.partition import SCHEMES
 from fedgraft.data.partition.partition import Partition
 from fedgraft.data.partition.scheme import Scheme
+from fedgraft.data.site import Site as Site
+from fedgraft.data.sources import find
+from fedgraft.data.sources.arrays import ArrayFolder
+from fedgraft.data.sources.fitted import Fitted
+from fedgraft.data.sources.source import Reading, Source
 
 Normalisation = Literal["half", "standard"]
 LONGEST_NAME = 100
@@ -48,6 +53,9 @@ class Federation:
     normalise: Normalisation = "half"
     augment: bool = False
     resize: int | None = None
+    reading: Reading = field(default_factory=Reading)
+    fitted: Fitted | None = None
+    """How rows, folders or characters became samples, of data that are read from sites' files."""
     notes: tuple[str, ...] = ()
     """Sentences about the data that whoever runs on them should read."""
 
@@ -104,29 +112,6 @@ class Federation:
         return np.stack([client.train.counts(self.classes).numpy() for client in self.clients])
 
 
-@dataclass(frozen=True, eq=False)
-class Site:
-    """One client's own arrays or tensors.
-
-    Images are bytes (N, H, W) or (N, H, W, C), features are floats, tokens are whole numbers. ``x_val`` and ``y_val``
-    are its validation samples, if it has some of its own; ``name`` is what reports call it.
-    """
-
-    x_train: Array | Tensor
-    y_train: Array | Tensor
-    x_test: Array | Tensor
-    y_test: Array | Tensor
-    x_val: Array | Tensor | None = None
-    y_val: Array | Tensor | None = None
-    name: str | None = None
-
-    def arrays(self, number: int = 0, task: str | None = None) -> Arrays:
-        """Return the arrays by name, if they can be used; ``number`` tells which site it is, if it has no name."""
-        where = f"site {number}" if self.name is None else f"site {self.name!r}"
-        given = {name: getattr(self, name) for name in ARRAYS}
-        return sound({n: _array(v, f"{n} in {where}") for n, v in given.items() if v is not None}, where, task)
-
-
 def federate(
     dataset: str | Path | Dataset = "digits",
     clients: int | None = None,
@@ -139,6 +124,13 @@ def federate(
     resize: int | None = None,
     data_dir: str | Path | None = None,
     task: str | None = None,
+    target: str | None = None,
+    site_column: str | None = None,
+    split: str | None = None,
+    test_share: float = 0.25,
+    window: int | None = None,
+    ignore: Sequence[str] = (),
+    categories: Sequence[str] = (),
 ) -> Federation:
     """Split a dataset over ``clients`` (10, or as many as a saved partition has) by ``partition`` (dirichlet:0.1).
 
@@ -147,20 +139,33 @@ def federate(
     training pixels of your own. ``augment`` turns on random crops and mirror images in training, ``resize`` scales
     images to that many pixels a side. ``task`` says what is learned (default: as the targets look; docs/tasks.md). A
     ``partition`` that ends in .json is a saved one; schemes that go by classes go by tenths of the target in
-    regression, and by a sample's first label where it has several. A folder as ``dataset`` holds
-    one .npz file for each site, and is not split further; ``./file.py:load`` is a function of yours that gives arrays.
+    regression, and by a sample's first label where it has several. ``./file.py:load`` is a
+    function of yours that gives arrays.
+
+    A folder as ``dataset``, or a table, holds the data of sites (docs/data.md), and is not split further: ``target`` is
+    the column to learn and ``site_column`` the one that names the site; ``split`` (stratified, random, group:COLUMN,
+    time:COLUMN) and ``test_share`` say how a site's rows are split; ``window`` makes samples of so many rows or
+    characters; ``ignore`` and ``categories`` name columns.
     """
+    reading = Reading(target, site_column, split, test_share, window, tuple(ignore), tuple(categories))
     own = is_own(dataset)
     if own and data_dir is not None:
-        what = dataset.name if isinstance(dataset, Dataset) else dataset
-        raise UserError(f"data_dir is where datasets are found by their names; {what} is not one: leave data_dir out")
+        raise UserError(
+            f"data_dir is where datasets are found by their names; {_called(dataset)} is not one: leave data_dir out"
+        )
     if isinstance(dataset, str | Path) and lies_at_sites(dataset):
-        found = read_sites(Path(dataset), task)
-        _insist_on_sites(dataset, len(found), clients, partition)
-        return own_data(
-            found, name=Path(dataset).name, seed=seed, task=task,
+        if task is None and brings_sites(str(dataset)):
+            entry = DATASETS[str(dataset).lower()]
+            task = f"{entry.task}:{entry.outputs}"
+        found = source_of(dataset, reading, data_dir).read(reading, task, seed)
+        _insist_on_sites(dataset, len(found.sites), clients, partition)
+        made = own_data(
+            found.sites, name=Path(dataset).stem, seed=seed, task=found.task or task,
             validation=validation, normalise=normalise, augment=augment, resize=resize,
         )  # fmt: skip
+        notes = (*_cautions(str(dataset)), *found.notes, *made.notes)
+        return replace(made, reading=reading, fitted=found.fitted, notes=notes)
+    reading.insist(frozenset(), f"{_called(dataset)}, which is no folder or table of sites")
     source = dataset if isinstance(dataset, Dataset) else _loaded(dataset, data_dir, task)
     drawn = _drawn(source, clients, partition, seed)
     preparation = _preparation(source.name, [source.x_train], normalise, augment, resize, (source.mean, source.std))
@@ -180,6 +185,18 @@ def federate(
         validation=validation, normalise=normalise, augment=augment, resize=resize,
         notes=(UNUSED.format(source.name),) if own and source.x_val is not None else (),
     )  # fmt: skip
+
+
+def source_of(dataset: str | Path, reading: Reading, data_dir: str | Path | None = None) -> Source:
+    """Return the source that reads what lies at a path, or the sites of a dataset that brings them."""
+    if not brings_sites(str(dataset)):
+        return find(Path(dataset).expanduser(), reading)
+    reading.insist(ArrayFolder.takes, f"{dataset}, which is prepared already")
+    return ArrayFolder(sites_of(str(dataset), None if data_dir is None else Path(data_dir)))
+
+
+def _cautions(name: str) -> tuple[str, ...]:
+    return (f"{name}: {DATASETS[name.lower()].caution}",) if brings_sites(name) else ()
 
 
 def own_data(
@@ -249,19 +266,6 @@ def _at_site(
     return _client(samples("train"), samples("test"), validation, seed, number)
 
 
-def read_sites(folder: Path, task: str | None = None) -> list[Site]:
-    """Read a folder with one .npz file for each site, in order of their names, which become the sites'.
-
-    A file holds x_train, y_train, x_test, y_test and, if the site has validation samples of its own, x_val, y_val.
-    """
-    files = sorted(folder.glob("*.npz"))
-    if not files:
-        raise UserError(
-            f"{folder} holds no .npz file; put one there for each site, with x_train, y_train, x_test, y_test"
-        )
-    return [Site(**sound(read_npz(file), file, task), name=file.stem) for file in files]
-
-
 def _names(sites: Sequence[Site]) -> tuple[str, ...]:
     """What the sites are called, each in a line of a table or a picture; those without a name by their numbers."""
     names = tuple(f"client {number}" if site.name is None else site.name for number, site in enumerate(sites))
@@ -284,6 +288,10 @@ def _insist_on_sites(
     if partition is not None and partition != OWN:
         text = partition if isinstance(partition, str) else "a partition"
         raise UserError(f"{folder} is a folder of sites: their data are not split by {text}; leave partition out")
+
+
+def _called(dataset: str | Path | Dataset) -> str:
+    return dataset.name if isinstance(dataset, Dataset) else str(dataset)
 
 
 def _loaded(dataset: str | Path, data_dir: str | Path | None, task: str | None) -> Dataset:
@@ -319,17 +327,6 @@ def _client(train: Samples, test: Samples, validation: float, seed: int, client:
     if aside == 0:
         return ClientData(train, test, train.subset(order[:0]))
     return ClientData(train.subset(order[aside:].sort().values), test, train.subset(order[:aside].sort().values))
-
-
-def _array(values: Array | Tensor, what: str) -> Array:
-    """Take arrays, tensors of any device and lists of numbers alike."""
-    try:
-        if isinstance(values, Tensor):
-            plain = values.detach().cpu()
-            return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{what} is not an array of numbers: {str(error).partition(chr(10))[0]}") from None
 
 
 def _inputs(x: Array, resize: int | None = None) -> Tensor:

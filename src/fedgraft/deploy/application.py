@@ -10,7 +10,8 @@ import tomli_w
 from jinja2 import Environment, StrictUndefined
 
 from fedgraft.base.errors import UserError
-from fedgraft.deploy.charter import ELSEWHERE, Charter
+from fedgraft.deploy.charter import Charter
+from fedgraft.deploy.elsewhere import ELSEWHERE
 from fedgraft.deploy.processes import CONNECTION
 from fedgraft.engines.flower.limits import AHEAD, BEHIND, PIECE
 from fedgraft.runs import directory
@@ -24,7 +25,7 @@ _APP = ("pyproject.toml", "server_app.py", "client_app.py", "charter.toml")
 
 def write_app(folder: Path, charter: Charter) -> None:
     """Write what Flower needs into a fresh folder."""
-    _write(folder, {name: _render(name, _facts(charter)) for name in _APP})
+    _write(folder, {name: _render(name, _facts(charter)) for name in _APP} | _code(charter))
 
 
 def write_kit(folder: Path, charter: Charter, address: str, reply: int) -> None:
@@ -39,8 +40,13 @@ def write_kit(folder: Path, charter: Charter, address: str, reply: int) -> None:
     facts["connections"] = CONNECTIONS * (len(charter.sites) + 1)
     texts = {name: _render(name, facts) for name in (*_APP, "README.md", "gate.conf")}
     texts[".gitignore"] = _render("gitignore", facts)
-    texts |= {f"sites/{site}.toml": _render("site.toml", {"site": site}) for site in charter.sites}
-    _write(folder, texts)
+    texts |= {f"sites/{site}.toml": _render("site.toml", facts | {"site": site}) for site in charter.sites}
+    _write(folder, texts | _code(charter))
+
+
+def _code(charter: Charter) -> dict[str, str]:
+    """The files that are not fedgraft's, as they are."""
+    return {name: path.read_bytes().decode("utf-8") for name, path in charter.files.items()}
 
 
 def _facts(charter: Charter) -> dict[str, Any]:
@@ -54,6 +60,8 @@ def _facts(charter: Charter) -> dict[str, Any]:
         "directory": charter.directory,
         "head": _toml({"directory": charter.directory}),
         "names": _toml({"sites": list(charter.sites)}),
+        "code": charter.code,
+        "code_table": _toml({"code": charter.code}) if charter.code else "",
         **{f"{name}_table": _toml({name: table}) for name, table in tables.items()},
     }
 
@@ -77,7 +85,7 @@ def _write(folder: Path, texts: Mapping[str, str]) -> None:
     directory.fresh(folder)
     for name, text in texts.items():
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text, "utf-8")
+        (folder / name).write_text(text, "utf-8", newline="")
 
 
 def host_and_port(address: str) -> tuple[str, int]:

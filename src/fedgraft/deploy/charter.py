@@ -6,32 +6,20 @@ It is one file, `charter.toml`, the same for the server and all sites; it names 
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from fedgraft.base import toml
 from fedgraft.base.errors import UserError
 from fedgraft.core.settings import TASKS
-from fedgraft.runs.config import RunConfig, configure
-
-ELSEWHERE = {
-    "dataset": "name the data under [data]",
-    "data_dir": "each site names its own data",
-    "clients": "the clients are the sites",
-    "partition": "the data lie at the sites already",
-    "workers": "each site trains its own client",
-    "device": "each site names its own device",
-    "deadline": "it is one of the [rules]",
-    "retries": "a site that fails is absent, and asked again in the next round",
-    "failed_client": "a site that fails is absent",
-    "global_test": "test samples do not leave their site",
-    "task": "name it under [data]",
-    "checkpoint_every": "a federation is saved after every round",
-}
-"""Settings of a run on one machine that a federation decides otherwise."""
+from fedgraft.data.sources.fitted import Fitted
+from fedgraft.deploy import code
+from fedgraft.deploy.elsewhere import ELSEWHERE
+from fedgraft.runs.config import DEPLOYED, RunConfig, configure
 
 
 class Data(BaseModel):
@@ -45,11 +33,14 @@ class Data(BaseModel):
     task: str = Field(description="what is learned, and with how many outputs: classification:10")
     mean: tuple[float, ...] | None = Field(None, description="of each channel, for normalise = standard")
     std: tuple[float, ...] | None = Field(None, description="of each channel, for normalise = standard")
+    preparation: Fitted | None = Field(None, description="how rows, folders or characters become samples")
 
     @field_validator("task")
     @classmethod
     def _whole_task(cls, value: str) -> str:
-        TASKS.make(value)
+        TASKS.insist(value)
+        if TASKS.split(value)[0] in TASKS:  # a file of one's own is looked at when it is known to be the right one
+            TASKS.make(value)
         return value
 
     @model_validator(mode="after")
@@ -87,7 +78,11 @@ class Charter(BaseModel):
     sites: tuple[str, ...] = Field(min_length=1, description="names of the sites; their order numbers the clients")
     data: Data
     rules: Rules = Rules()
+    code: dict[str, str] = Field(
+        default_factory=dict, description="files that travel with the app and are not fedgraft's, with their SHA-256"
+    )
     run: RunConfig
+    _files: dict[str, Path] = PrivateAttr(default_factory=dict)
 
     @field_validator("run", mode="before")
     @classmethod
@@ -115,6 +110,9 @@ class Charter(BaseModel):
             raise ValueError("normalise = 'standard' needs the mean and std of the pixels under [data]")
         if self.run.normalise != "standard" and any(given):
             raise ValueError("mean and std under [data] need normalise = 'standard' under [run]")
+        for name, known in self.code.items():
+            if not re.fullmatch(rf"{code.FOLDER}/[\w-]+\.py", name) or not re.fullmatch("sha256:[0-9a-f]{64}", known):
+                raise ValueError(f"code is named as '{code.FOLDER}/mine.py' = 'sha256:...', not {name!r} = {known!r}")
         return self
 
     @property
@@ -127,29 +125,65 @@ class Charter(BaseModel):
         """The run's configuration, as its directory will hold it."""
         known = {
             "dataset": self.data.name, "partition": "own", "clients": len(self.sites),
-            "checkpoint_every": 1, "failed_client": "absent", "deadline": self.rules.deadline,
+            "engine": DEPLOYED, "checkpoint_every": 1, "failed_client": "absent", "deadline": self.rules.deadline,
         }  # fmt: skip
         return self.run.model_copy(update=known)
 
     @property
     def fingerprint(self) -> str:
         """What a result depends on: everything but rules and directory."""
-        facts = self.model_dump(mode="json", exclude={"rules", "directory"})
+        facts = self.model_dump(mode="json", exclude={"rules", "directory"} | (set() if self.code else {"code"}))
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def text(self) -> str:
         """Write it as TOML; what is as it would be anyway is left out."""
         run = self.run.model_dump(mode="json", exclude_defaults=True, exclude=set(ELSEWHERE))
-        facts = self.model_dump(mode="json", exclude_none=True, exclude={"run"})
+        facts = self.model_dump(mode="json", exclude_none=True, exclude={"run"} | (set() if self.code else {"code"}))
         return tomli_w.dumps({**facts, "run": {"method": self.run.method, **run}})
 
     def write(self, path: Path) -> None:
         path.write_text(self.text(), "utf-8")
 
+    # ---- code that is not fedgraft's
+    def at(self, files: Mapping[str, Path]) -> "Charter":
+        """Say where the files of [code] lie on this machine."""
+        self._files.update(files)
+        return self
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Where the files of [code] lie; each is what was agreed on, or nothing runs."""
+        for name, known in self.code.items():
+            if code.digest(self._files[name]) != known:
+                raise UserError(f"{name} is not the file that the federation agreed on: its digest is another")
+        return {name: self._files[name] for name in self.code}
+
+    def located(self, text: str) -> str:
+        """Return a text that names files of [code] with the places where they lie."""
+        files = self.files
+
+        def found(place: str) -> str:
+            if code.name(place) not in files:
+                raise UserError(f"{place} is not under [code]: `fedgraft deploy init` puts files of one's own there")
+            return str(files[code.name(place)])
+
+        return code.in_text(text, found)
+
+    @property
+    def local(self) -> RunConfig:
+        """The run's configuration with the places of its files on this machine."""
+        return code.renamed(self.config, lambda place: self.located(f"{place}:")[:-1])
+
+    def shared(self, config: RunConfig) -> RunConfig:
+        """Undo ``local``: on all machines a file has one name."""
+        names = {str(path.resolve()): f"./{name}" for name, path in self._files.items()}
+        return code.renamed(config, lambda place: names.get(place, place))
+
 
 def read(path: Path) -> Charter:
     """Read a charter, or say in one sentence what is wrong with it."""
-    return charter(toml.read(path, "description of a federation"), path.name)
+    made = charter(toml.read(path, "description of a federation"), path.name)
+    return made.at({name: path.parent / name for name in made.code})
 
 
 def charter(settings: dict[str, Any], where: str = "the federation") -> Charter:

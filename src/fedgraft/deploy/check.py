@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgraft.base.errors import UserError
-from fedgraft.data import sites
+from fedgraft.data.sources import read_own
+from fedgraft.data.sources.source import Reading
 from fedgraft.deploy.application import host_and_port
 from fedgraft.deploy.charter import read
 from fedgraft.deploy.serving import FILE, branch
@@ -31,19 +32,29 @@ class Check:
     def run(self, say: Say) -> None:
         """Say what is in order, and raise what is not, all of it."""
         problems = []
-        for part in (self._data, self._clock, self._key):
+        for part in (self._code, self._data, self._clock, self._key):
             try:
-                say(part())
+                if sentence := part():
+                    say(sentence)
             except UserError as error:
                 problems.append(str(error))
         if problems:
             raise UserError("; ".join(problems))
 
+    def _code(self) -> str:
+        """Have whoever answers for the site see that there is code of somebody's."""
+        agreed = self.federation or self.site.parent / FILE
+        foreign = read(agreed).code if agreed.exists() else {}
+        if not foreign:
+            return ""
+        where = f"{', '.join(foreign)} beside {agreed.name}"
+        return f"code: {where} is not fedgraft's, and runs here with the rights of this site's process; read it"
+
     def _data(self) -> str:
         described = describe(self.site)
         beside = self.site.parent / FILE
         if self.federation is None and not beside.exists():
-            held = sites.read(described.data)
+            held = read_own(described.data, Reading())
             counts = f"{len(held.y_train)} samples to train on and {len(held.y_test)} to test on"
             return f"data: {counts}; whether they fit is not known, {FILE} is not beside {self.site.name}"
         own = branch(read(self.federation or beside), self.site)

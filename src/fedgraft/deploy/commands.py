@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedgraft.base.errors import UserError
-from fedgraft.deploy.charter import ELSEWHERE
+from fedgraft.deploy.elsewhere import ELSEWHERE
 from fedgraft.flags import ConfigFile, Recipe, Set, with_settings
 from fedgraft.methods import METHODS
 from fedgraft.runs import names
@@ -28,7 +28,9 @@ Sites = Annotated[str, typer.Option("--sites", help="Names of the sites, such as
 def init(
     directory: Annotated[Path, typer.Argument(help="Folder to make, for the server and its operator.")],
     sites: Sites = "",
-    method: Annotated[str | None, typer.Option(help="Name of a method; see `fedgraft methods`.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="A method by name, or ./mine.py:Mine, which travels with the app.")
+    ] = None,
     set_: Set = None,
     config: ConfigFile = None,
     recipe: Recipe = None,
@@ -72,19 +74,16 @@ def init(
 
     from fedgraft.deploy.application import write_kit
     from fedgraft.deploy.charter import charter
+    from fedgraft.deploy.code import pack, told
     from fedgraft.deploy.serving import largest_reply
 
-    if (pixels is None) == (features is None) or task is None:
-        raise UserError(
-            "say what the data look like: --pixels 28x28 or --features 30, and --task classification:10 for ten classes"
-        )
-    data = {
-        "name": name, "kind": "features" if pixels is None else "pixels", "shape": _shape(pixels or features or ""),
-        "task": task, "mean": _numbers(mean), "std": _numbers(std),
-    }  # fmt: skip
+    data = {"name": name, "mean": _numbers(mean), "std": _numbers(std)} | _described(pixels, features, task)
     rules = {"quorum": quorum, "deadline": deadline, "patience": patience}
-    made = charter({"directory": out, "sites": _listed(sites), "data": data, "rules": rules, "run": run})
+    tables, files = pack({"directory": out, "sites": _listed(sites), "data": data, "rules": rules, "run": run})
+    made = charter(tables).at(files)
     write_kit(directory, made, address, largest_reply(made))
+    if made.code:
+        typer.echo(f"code that is not fedgraft's travels with the app, and every site has to agree: {told(made.code)}")
     typer.echo(f"the app is in {directory}; {directory / 'README.md'} has the commands for the server and each site")
 
 
@@ -216,6 +215,16 @@ def _method(text: str | None) -> dict[str, Any]:
         return {}
     name, params = METHODS.read(text)
     return {"method": name, **({"params": params} if params else {})}
+
+
+def _described(pixels: str | None, features: str | None, task: str | None) -> dict[str, Any]:
+    """What the samples look like, and what is learned from them."""
+    if (pixels is None) == (features is None) or task is None:
+        raise UserError(
+            "say what the data look like: --pixels 28x28 or --features 30, and --task classification:10 for ten classes"
+        )
+    kind = "features" if pixels is None else "pixels"
+    return {"kind": kind, "shape": _shape(pixels or features or ""), "task": task}
 
 
 def _listed(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS
 from fedgraft.data.datasets import Dataset, load
 from fedgraft.data.partition import SCHEMES
-from fedgraft.deploy import certificates
+from fedgraft.deploy import certificates, code
 from fedgraft.deploy.application import write_app
 from fedgraft.deploy.charter import Charter, charter
 from fedgraft.deploy.processes import HOST, Deployment, Process
@@ -28,6 +28,7 @@ from fedgraft.flags import default_directory
 from fedgraft.report.page import write as write_report
 from fedgraft.runs import directory
 from fedgraft.runs.comparison import Reading
+from fedgraft.runs.config import configure
 from fedgraft.runs.reading import read_all
 from fedgraft.runs.table import last_figures
 from fedgraft.terminal import facts_table
@@ -46,15 +47,16 @@ def show(out: Path | None, *, method: str, sites: int, rounds: int, seed: int) -
     place = out or default_directory(f"deploy-{method}-digits")
     names = [f"site-{number + 1}" for number in range(sites)]
     digits = load("digits")
-    agreed = charter({
+    tables, files = code.pack({
         "directory": str(place.absolute() / "run"),
         "sites": names,
         "data": {
             "name": digits.name, "kind": "pixels", "shape": digits.shape, "task": f"classification:{digits.classes}"
         },
         "rules": {"quorum": sites, "deadline": 600, "patience": 600},
-        "run": {"method": method, "rounds": rounds, "seed": seed, "lr": 0.05},
+        "run": configure({"method": method, "rounds": rounds, "seed": seed, "lr": 0.05}),
     })  # fmt: skip
+    agreed = charter(tables).at(files)
     planned(agreed, (1,) * sites)
     directory.fresh(place)
     with _telling(Console(stderr=True)) as say:
@@ -70,7 +72,7 @@ def _federate(place: Path, agreed: Charter, digits: Dataset, say: Say) -> None:
     """Make sites, start their processes and the server's, train, end what was started."""
     names = agreed.sites
     say(f"{len(names)} sites from {digits.name} ({PARTITION}), each with a folder in {place / 'sites'}")
-    described = _make_sites(place / "sites", names, digits, agreed.run.seed)
+    described = _make_sites(place / "sites", agreed, digits)
     write_app(place / "app", agreed)
     say("an authority, the server's certificate and a key for each site")
     certificates.make(place / "certificates", server=[HOST], sites=names)
@@ -88,17 +90,19 @@ def _federate(place: Path, agreed: Charter, digits: Dataset, say: Say) -> None:
         say("ending every process that was started")
 
 
-def _make_sites(folder: Path, names: Sequence[str], digits: Dataset, seed: int) -> dict[str, Path]:
+def _make_sites(folder: Path, agreed: Charter, digits: Dataset) -> dict[str, Path]:
     """Give each site its own samples, and a file that says where they lie."""
-    drawn = SCHEMES.make(PARTITION).split(digits.y_train, digits.y_test, len(names), seed)
+    names = agreed.sites
+    drawn = SCHEMES.make(PARTITION).split(digits.y_train, digits.y_test, len(names), agreed.run.seed)
     x, y = np.concatenate([digits.x_train, digits.x_test]), np.concatenate([digits.y_train, digits.y_test])
+    facts = {"data": "data.npz", "state": "state", "code": agreed.code}
     described = {}
     for name, train, test in zip(names, drawn.train, drawn.test, strict=True):
         home = folder / name
         home.mkdir(parents=True)
         np.savez(home / "data.npz", x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
         described[name] = home / "site.toml"
-        described[name].write_text(tomli_w.dumps({"name": name, "data": "data.npz", "state": "state"}), "utf-8")
+        described[name].write_text(tomli_w.dumps(facts | {"name": name}), "utf-8")
     return {name: path.absolute() for name, path in described.items()}
 
 

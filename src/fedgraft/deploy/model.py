@@ -31,6 +31,8 @@ def load_model(path: str | Path) -> nn.Module:
     """Load a site's own model, ready for use: a network that maps prepared inputs to a score for each class."""
     facts = _facts(Path(path))
     try:
+        if not models.is_shipped(facts["model"]):  # a file says which network it holds, not which code is run
+            raise ValueError
         shape = tuple(int(size) for size in facts["input"].split(","))
         described = partial(models.build, facts["model"], shape, int(facts["outputs"]))
         told = _shapes(described)

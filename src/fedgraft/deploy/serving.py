@@ -6,9 +6,8 @@ one machine: the loop, the checkpoints, the results.
 
 import json
 import logging
-import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,22 +19,25 @@ from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.base.foreign import one_line
 from fedgraft.core.method import Method, Server
-from fedgraft.core.rounds import Participation, Round, rounds
+from fedgraft.core.rounds import Round
 from fedgraft.core.samples import ClientData
 from fedgraft.core.settings import TASKS
 from fedgraft.core.task import Task
-from fedgraft.data import sites as site_files
 from fedgraft.data.federation import OWN, Site, prepare, site_data
+from fedgraft.data.sources import read_own
+from fedgraft.data.sources.fitted import Fitted
+from fedgraft.deploy import code
 from fedgraft.deploy.charter import Charter, read
 from fedgraft.engines.flower import client, server
 from fedgraft.engines.flower.client import Branch, ClientApp
 from fedgraft.engines.flower.records import Holdings
-from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites, StoppedError, beginnings
-from fedgraft.engines.flower.site import SiteError, describe
+from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites
+from fedgraft.engines.flower.site import Description, SiteError, describe
 from fedgraft.engines.workshop import Workshop
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, results
-from fedgraft.runs.run import Run, conduct, newest, plan
+from fedgraft.runs.population import reading
+from fedgraft.runs.run import Run, conduct, plan
 
 log = logging.getLogger("fedgraft.federation")
 FILE = "charter.toml"
@@ -61,8 +63,13 @@ def branch(charter: Charter, place: Path) -> Branch:
     described = describe(place)
     if described.name not in charter.sites:
         raise SiteError(f"this federation has no site {described.name!r}; it has {', '.join(charter.sites)}")
+    _insist_on_code(charter, described)
     number = charter.sites.index(described.name)
-    data = _data(charter, site_files.read(described.data, TASKS.split(charter.data.task)[0]), number)
+    learned = TASKS.split(charter.located(charter.data.task))[0]
+    held = read_own(
+        described.data, reading(charter.run), learned, charter.run.seed, charter.data.preparation, described.name
+    )
+    data = _data(charter, held, number)
     samples = tuple(len(data.train) if each == number else 0 for each in range(len(charter.sites)))
     run = planned(charter, samples)
     device = torch.device(described.device)
@@ -70,9 +77,26 @@ def branch(charter: Charter, place: Path) -> Branch:
     return Branch(described.name, number, workshop, described.state, charter.fingerprint)
 
 
+def _insist_on_code(charter: Charter, site: Description) -> None:
+    """Refuse to run code that is not fedgraft's, unless it is what was agreed on and the site's own file says so."""
+    try:
+        files = charter.files
+    except UserError as error:
+        raise SiteError(str(error)) from None
+    if refused := {name: charter.code[name] for name in files if site.code.get(name) != charter.code[name]}:
+        lines = ", ".join(f'"{name}" = "{known}"' for name, known in refused.items())
+        raise SiteError(
+            f"site {site.name} has not agreed to run code that is not fedgraft's: whoever answers for the site reads "
+            f"{', '.join(refused)}, and puts under [code] in the site's description: {lines}"
+        )
+    if files:
+        log.info("this federation runs code that is not fedgraft's, as agreed: %s", code.told(charter.code))
+
+
 def _data(charter: Charter, site: Site, number: int) -> ClientData:
     """Prepare a site's samples, if they are what the charter says."""
-    learned = TASKS.split(charter.data.task)[0]
+    told = charter.located(charter.data.task)
+    learned = TASKS.split(told)[0]
     held = site.arrays(number, learned)
     kind = {"u": "pixels", "f": "features"}.get(held["x_train"].dtype.kind, "tokens")
     shape = held["x_train"].shape[1:]
@@ -82,7 +106,7 @@ def _data(charter: Charter, site: Site, number: int) -> ClientData:
     if kind != charter.data.kind or shape != agreed:
         found = f"{kind} of {list(shape)}"
         raise SiteError(f"its samples are {found}, the federation's {charter.data.kind} of {list(charter.data.shape)}")
-    task: Task = TASKS.make(charter.data.task)
+    task: Task = TASKS.make(told)
     for key in (key for key in held if key.startswith("y")):
         try:
             task.fits(held[key], key)
@@ -121,8 +145,12 @@ class Described:
         return self.charter.sites
 
     @property
+    def fitted(self) -> Fitted | None:
+        return self.charter.data.preparation
+
+    @property
     def task(self) -> Task:
-        return TASKS.make(self.charter.data.task)  # type: ignore[no-any-return]
+        return TASKS.make(self.charter.located(self.charter.data.task))  # type: ignore[no-any-return]
 
     @property
     def example(self) -> torch.Tensor:
@@ -148,8 +176,10 @@ class Described:
 
 def planned(charter: Charter, samples: tuple[int, ...]) -> Run:
     """Plan the run as both halves do, and say what does not fit; ``samples`` are the training samples of each site."""
-    config = charter.config
-    return plan(METHODS.make(config.method, **config.params), Described(charter, samples), config, None, given=True)
+    config = charter.local
+    run = plan(METHODS.make(config.method, **config.params), Described(charter, samples), config, None, given=True)
+    run.config = charter.shared(run.config)
+    return run
 
 
 # ---- the server half
@@ -191,18 +221,16 @@ def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
         run.directory = place
         if not begun:
             _begin(run, place, identity, charter, held)
-        start = newest(run, place, beginnings(run.spec.clients))
-        if begun:
+        else:
             run.notes += run.identity.insist(place, tuple(charter.sites))
-            run.notes.append(f"the run goes on after round {start.round if start else 0}")
-        for sentence in (*run.notes, *run.method.caveats(), leaving(run.method, run.method.setup(run.spec))):
-            say(sentence)
-        host = partial(_hosted, sites, identity)
-        return conduct(run, [Lines(sites)], start, host, partial(quorate, rules=rules))
+        if charter.code:
+            run.notes.append(f"this federation runs code that is not fedgraft's: {code.told(charter.code)}")
+        return conduct(run, [Lines(sites, begun)], partial(_hosted, sites, identity), begun=begun)
 
 
-def _hosted(sites: Sites, identity: str, run: Run, server: Server) -> FlowerEngine:
-    return FlowerEngine(sites, run.method, server, identity, say, validation=run.config.validation > 0)
+def _hosted(sites: Sites, identity: str, run: Run) -> FlowerEngine:
+    assert run.server is not None
+    return FlowerEngine(sites, run.method, run.server, identity, say, validation=run.config.validation > 0)
 
 
 def _begin(run: Run, place: Path, identity: str, charter: Charter, held: Sequence[Holdings]) -> None:
@@ -252,51 +280,29 @@ def leaving(method: Method, server: Server) -> str:
     )
 
 
-def quorate(
-    method: Method,
-    state: Server,
-    engine: FlowerEngine,
-    participation: Participation,
-    *,
-    evaluate_every: int,
-    rules: Rules,
-) -> Iterator[Round]:
-    """Run the rounds, and repeat one that too few sites answered: as if it had not been."""
-    patient_until: float | None = None
-    while state.round < state.spec.rounds:
-        number, before, states = state.round, {name: t.clone() for name, t in state.items()}, dict(engine.states)
-        this = next(rounds(method, state, engine, participation, evaluate_every=evaluate_every))
-        needed = min(rules.quorum, len(this.participants))
-        if engine.accepted(number) >= needed:
-            patient_until = None
-            yield this
-            continue
-        reasons = "; ".join(refusal.reason for refusal in this.refused)
-        sentence = f"round {number + 1} had {engine.accepted(number)} of the {needed} answers that it needs: {reasons}"
-        state.restore(before, number)
-        engine.states = states
-        patient_until = patient_until or time.monotonic() + rules.patience
-        if time.monotonic() > patient_until:
-            raise StoppedError(f"{sentence}; started again, the run goes on after round {number}")
-        say(f"{sentence}; it is tried again")
-        engine.sites.gather(rules.quorum, f"round {number + 1}", patient_until)
-        time.sleep(min(rules.again, max(0.0, patient_until - time.monotonic())))
-
-
 @dataclass(frozen=True)
 class Lines:
     """Tells the operator how the run goes, a line a round."""
 
     sites: Sites
+    begun: bool = False
+    """Whether the run goes on after earlier rounds."""
 
     def begin(self, run: Run) -> None:
+        after = [f"the run goes on after round {len(run.records)}"] if self.begun else []
+        crosses = leaving(run.method, run.method.setup(run.spec))
+        for sentence in (*run.notes, *after, *run.method.caveats(), crosses):
+            say(sentence)
         say(f"{run.method.name}, {run.config.rounds} rounds, {run.spec.clients} sites, in {run.directory}")
 
     def round(self, run: Run, this: Round) -> None:
         for refusal in this.refused:
             name = self.sites.names[refusal.client] if refusal.client < len(self.sites.names) else "?"
             say(f"refused: site {name}: {refusal.reason}")
-        figures = "".join(f", {point} {100 * summary.pooled:.1f}%" for point, summary in this.test.items())
+        metric = run.metrics[0]
+        figures = f", {metric.title}" if this.test else ""
+        for point, summary in this.test.items():
+            figures += f" {point} {metric.shown(summary.mean)}{metric.unit}"
         say(f"round {this.number + 1}/{run.config.rounds}: loss {this.loss:.3f}{figures}, {this.seconds:.1f} s")
 
     def end(self, run: Run) -> None:

@@ -10,8 +10,8 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,20 +19,14 @@ from threading import Thread
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from fedgraft.base.errors import UserError
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
-from fedgraft.core.evaluation import Kind, Scores
-from fedgraft.core.exchange import Failure, Outcome
-from fedgraft.core.message import Message
-from fedgraft.core.method import Method, Spec
-from fedgraft.core.samples import ClientData, Samples
-from fedgraft.core.state import State
-from fedgraft.core.workbench import Workbench
+from fedgraft.core.exchange import Failure
 from fedgraft.engines.mailbox import Mailbox, shared_memory
-from fedgraft.engines.workshop import Done, Job, Workshop, first_states
+from fedgraft.engines.simulation import Simulation
+from fedgraft.engines.workshop import Done, Job, Workshop
 
 GLANCE = 0.2
 """Seconds between two looks at workers that are busy."""
@@ -55,66 +49,22 @@ class Faults:
     idle: float = 600.0
 
 
-class LocalEngine:
+@dataclass(eq=False)
+class LocalEngine(Simulation):
     """Simulates a federation on this machine, with the same bits at any number of workers."""
 
-    def __init__(
-        self,
-        method: Method,
-        spec: Spec,
-        data: Sequence[ClientData],
-        *,
-        workers: int = 1,
-        device: str = "cpu",
-        everyone: Samples | None = None,
-        faults: Faults | None = None,
-    ) -> None:
-        self.method, self.spec, self.faults = method, spec, faults or Faults()
-        self.states: dict[ClientId, State] = first_states(method, spec)
-        self._pending: dict[ClientId, State] = {}
-        place = torch.device(device)
-        self._workshop = Workshop(method, spec, data, place, everyone, Workbench(place))
-        there: dict[Kind, bool] = {
-            "test": True, "validation": any(len(each.validation) for each in data), "everyone": everyone is not None
-        }  # fmt: skip
-        self.sets = frozenset(kind for kind, held in there.items() if held)
-        apart = workers > 1 or self.faults.deadline is not None  # nobody can stop a job in this process
-        if apart and workers == 1 and place.type != "cpu":
+    name = "local"
+    workers: int = field(default=1, kw_only=True)
+    faults: Faults = field(default=Faults(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        apart = self.workers > 1 or self.faults.deadline is not None  # nobody can stop a job in this process
+        if apart and self.workers == 1 and torch.device(self.device).type != "cpu":
             raise UserError(
-                f"a deadline needs a worker process, and clients on {device} train in this one: leave it out"
+                f"a deadline needs a worker process, and clients on {self.device} train in this one: leave it out"
             )
-        self._workers = [Worker(self._workshop) for _ in range(workers)] if apart else []
-
-    def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
-        done = self._perform([Job("train", c, round, m, self.states[c]) for c, m in messages.items()])
-        self._pending = {c: r.state for c, r in done.items() if isinstance(r, Done) and r.state is not None}
-        outcomes: dict[ClientId, Outcome | Failure] = {}
-        for client, result in done.items():
-            if isinstance(result, Failure):
-                outcomes[client] = result
-            elif result.outcome is not None:
-                outcomes[client] = result.outcome
-        return outcomes
-
-    def commit(self, accepted: Collection[ClientId]) -> None:
-        for client in accepted:
-            self.states[client] = self._pending[client]
-        self._pending = {}
-
-    def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
-        done = self._perform([Job("evaluate", c, round, m, self.states[c]) for c, m in messages.items()])
-        return {
-            c: result.scores for c, result in done.items() if isinstance(result, Done) and result.scores is not None
-        }
-
-    def observe(self) -> Mapping[str, Tensor]:
-        """Return the clients' figures under each other; a client that has none yet has a row of NaN."""
-        each = [self.method.observe_client(self.states[client]) for client in range(self.spec.clients)]
-        shown = {name: tensor.to(torch.float64) for each_one in each for name, tensor in each_one.items()}
-        return {
-            name: torch.stack([each_one.get(name, torch.full_like(like, torch.nan)) for each_one in each]).float()
-            for name, like in sorted(shown.items())
-        }
+        self._workers = [Worker(self.workshop) for _ in range(self.workers)] if apart else []
 
     def close(self) -> None:
         """End every worker."""
@@ -122,15 +72,9 @@ class LocalEngine:
             worker.close()
         self._workers = []
 
-    def __enter__(self) -> "LocalEngine":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _perform(self, jobs: Sequence[Job]) -> dict[ClientId, Done | Failure]:
+    def perform(self, jobs: Sequence[Job]) -> dict[ClientId, Done | Failure]:
         """Do all jobs, the longest first, each on the next idle worker."""
-        size = {job.client: len(self._workshop.data[job.client].train) for job in jobs}
+        size = {job.client: len(self.workshop.data[job.client].train) for job in jobs}
         queue = deque(sorted(jobs, key=lambda job: (-size[job.client], job.client)))
         tries = dict.fromkeys(size, 0)
         done: dict[ClientId, Done | Failure] = {}
@@ -179,14 +123,14 @@ class LocalEngine:
     def _alone(self, job: Job) -> Done | BaseException:
         try:
             with streams.untouched():
-                return self._workshop.perform(job)
+                return self.workshop.perform(job)
         except Exception as error:
             return error
 
     def _replace(self, worker: "Worker") -> "Worker":
         """Put a fresh worker in the place of one that died or hangs."""
         worker.close(patience=0.0)
-        fresh = Worker(self._workshop)
+        fresh = Worker(self.workshop)
         self._workers[self._workers.index(worker)] = fresh
         return fresh
 

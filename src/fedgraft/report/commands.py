@@ -2,12 +2,12 @@
 
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from fedgraft.base.errors import UserError
+from fedgraft.data.datasets import lies_at_sites
 from fedgraft.data.federation import OWN
 from fedgraft.methods import METHODS
 from fedgraft.runs.comparison import REFERENCES, Comparison
@@ -20,7 +20,7 @@ _SAID_OTHERWISE = {"method", "params", "training", "seed"}
 
 def repeatable(config: RunConfig) -> bool:
     """Whether a command line can say it all: not for data, modules and methods that came from Python."""
-    own_data = config.partition == OWN and not Path(config.dataset).is_dir()
+    own_data = config.partition == OWN and not lies_at_sites(config.dataset)
     return config.model != "custom" and not own_data and config.method in METHODS
 
 

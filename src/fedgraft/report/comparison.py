@@ -134,7 +134,9 @@ def about_clients(row: Row) -> Iterator[str]:
         if row.diverged[point]:
             yield f"{_counted(len(row.diverged[point]), 'client')} diverged, {point}: {listed(row.diverged[point])}"
     if row.untested:
-        yield f"not tested, and in no figure: {listed(row.untested)}"
+        title = row.metric.title
+        why = "not tested" if row.metric.counted else f"not tested, or {title} means nothing on its samples"
+        yield f"{why}, and in no figure: {listed(row.untested)}"
     if row.stale:
         yield f"not tested in the last round, figure of an earlier one: {listed(row.stale)}"
 

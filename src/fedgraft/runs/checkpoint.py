@@ -56,9 +56,9 @@ class Checkpoint:
     """Checksums of the settings and the data of the run that it belongs to."""
 
 
-def begin(folder: Path) -> History:
-    """Return the history of a run that has its checkpoints in ``folder`` and has not begun."""
-    return History(folder / history.FILE)
+def begin(folder: Path | None) -> History:
+    """Return the history of a run that has its checkpoints in ``folder``, if it has any, and has not begun."""
+    return History() if folder is None else History(folder / history.FILE)
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> None:

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from fedgraft.base import toml
 from fedgraft.base.errors import UserError
+from fedgraft.base.registry import Registry
 from fedgraft.core.settings import METRICS, TASKS, Settings, Training, known
 from fedgraft.papers import recipe
 
@@ -20,6 +21,11 @@ At = Literal["trained", "received", "own"]
 AT: tuple[At, ...] = ("trained", "received", "own")
 """Where methods are compared: all at one point, or each at its own, where its paper measures. The first is the usual
 one: what a client has in hand when a run is over is the model that its last training left."""
+ENGINES: Registry[Any] = Registry(
+    "engine", "fedgraft.engines.local", "fedgraft.engines.flower.server", group="fedgraft.engines"
+)
+DEPLOYED = "flower"
+"""The engine of a federation on several machines, which is described by a charter and not by flags."""
 CLIENTS, SCHEME = 10, "dirichlet:0.1"
 """Over how many clients a dataset is split, and how, unless told."""
 
@@ -30,7 +36,9 @@ class RunConfig(Settings):
     method: str = Field("fedavg", description="name of the method")
     params: dict[str, Any] = Field(default_factory=dict, description="hyper-parameters of the method")
     dataset: str = Field(
-        "digits", min_length=1, description="name of a dataset, an .npz file, or a folder with one .npz per site"
+        "digits",
+        min_length=1,
+        description="name of a dataset, an .npz file, or a folder or table of sites (docs/data.md)",
     )
     data_dir: str | None = Field(None, description="folder with <name>.npz files")
     clients: int = Field(CLIENTS, ge=1, description="number of clients")
@@ -43,6 +51,17 @@ class RunConfig(Settings):
     )
     augment: bool = Field(False, description="random crops and mirror images in training")
     resize: int | None = Field(None, ge=4, le=1024, description="scale images to this many pixels a side")
+    target: str | None = Field(None, min_length=1, description="column of the sites' tables that is learned (label)")
+    site_column: str | None = Field(None, min_length=1, description="column that names the site, in one table for all")
+    split: str | None = Field(
+        None,
+        description="how a site's rows are split: stratified, random, group:COLUMN, time:COLUMN (default: by a column "
+        "set, if there is one, else stratified)",
+    )
+    test_share: float = Field(0.25, gt=0, lt=1, description="share of a site's rows to test on, where we split them")
+    window: int | None = Field(None, ge=2, le=100_000, description="consecutive rows or characters in a sample")
+    ignore: tuple[str, ...] = Field((), description="columns that are not learned from")
+    categories: tuple[str, ...] = Field((), description="columns of numbers that are names of things")
     task: str | None = Field(
         None,
         description="what is learned: classification, regression, multi-label, next-token (default: see targets)",
@@ -61,6 +80,9 @@ class RunConfig(Settings):
     global_test: bool = Field(False, description="also test each client's model on the test samples of all clients")
     checkpoint_every: int | Literal["auto"] = Field(
         "auto", description="rounds between checkpoints (0: none; auto: at most one every 20 seconds, and at the end)"
+    )
+    engine: str = Field(
+        "local", description="where the clients are: local (worker processes), or one of your own (./file.py:Mine)"
     )
     workers: int | Literal["auto"] = Field("auto", description="worker processes (auto: one per core)")
     retries: int = Field(1, ge=0, description="how often a client that failed is tried again in a fresh worker")
@@ -84,6 +106,11 @@ class RunConfig(Settings):
         low, high = participation_range(str(value))
         return f"{low:g}" if low == high else f"{low:g}..{high:g}"
 
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, value: str) -> str:
+        return known(ENGINES, value)
+
     @field_validator("task")
     @classmethod
     def _known_task(cls, value: str | None) -> str | None:
@@ -98,6 +125,20 @@ class RunConfig(Settings):
         # a comma is between two metrics, unless a parameter follows it: auc,calibration_error:bins=10
         single = [part for text in texts for part in re.split(r",(?![^,:]*=)", text)]
         return tuple(known(METRICS, text) for text in single)
+
+    @field_validator("split")
+    @classmethod
+    def _known_split(cls, value: str | None) -> str | None:
+        return None if value is None else split_text(value)
+
+    @field_validator("ignore", "categories", mode="before")
+    @classmethod
+    def _column_names(cls, value: Any) -> Any:
+        """A comma is between two columns: --ignore id,name."""
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("are names of columns")
+        return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
 
     @field_validator("checkpoint_every")
     @classmethod
@@ -114,7 +155,11 @@ class RunConfig(Settings):
         return value
 
 
-MACHINE = frozenset({"workers", "device", "data_dir", "checkpoint_every", "retries", "failed_client", "deadline"})
+READING = ("target", "site_column", "split", "test_share", "window", "ignore", "categories")
+"""Settings that say how data at sites are read."""
+MACHINE = frozenset(
+    {"engine", "workers", "device", "data_dir", "checkpoint_every", "retries", "failed_client", "deadline"}
+)
 """Settings of the machine, not of the experiment: a run may go on, and be compared, under others."""
 
 
@@ -137,6 +182,19 @@ def gone(name: str, value: Any) -> str:
 def flag(name: str) -> str:
     """How a setting is typed on the command line."""
     return "--stage" if name == "stages" else "--" + name.replace("_", "-")
+
+
+SPLITS = ("stratified", "random", "group", "time")
+
+
+def split_text(text: str) -> str:
+    """Read ``stratified``, ``random``, ``group:COLUMN`` or ``time:COLUMN``."""
+    name, colon, column = text.partition(":")
+    if name not in SPLITS:
+        raise ValueError(f"is stratified, random, group:COLUMN or time:COLUMN, not {text!r}")
+    if (name in ("group", "time")) != bool(column) or (colon and not column):
+        raise ValueError(f"is written {name}{':COLUMN' if name in ('group', 'time') else ''}, not {text!r}")
+    return text
 
 
 def participation_range(text: str) -> tuple[float, float]:

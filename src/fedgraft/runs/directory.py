@@ -12,11 +12,13 @@ import tomli_w
 
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
+from fedgraft.data.sources.fitted import Fitted, facts
 from fedgraft.runs import identity
 from fedgraft.runs.config import RunConfig
 
 COMPARISON = "comparison.json"
 """What a comparison leaves beside its runs, when it is complete."""
+PREPARATION = "preparation.json"
 
 
 def fresh(path: Path) -> Path:
@@ -39,7 +41,7 @@ def sweep(directory: Path) -> None:
 
 def _left_over(path: Path) -> bool:
     """Whether a file says nothing of a run that has begun: that is done by config.toml, the last of the first files."""
-    return path.name in (disk.LOCK, identity.FILE) or _half(path)
+    return path.name in (disk.LOCK, identity.FILE, PREPARATION) or _half(path)
 
 
 def _half(path: Path) -> bool:
@@ -52,6 +54,11 @@ def folder_name(label: str) -> str:
     if len(name.encode()) <= 150 and re.fullmatch(r"[\w.+=:,-]+", label):
         return name
     return f"{name[:40]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
+
+
+def write_preparation(directory: Path, fitted: Fitted) -> None:
+    """Write how samples were made, so that new rows can be prepared alike."""
+    disk.write(directory / PREPARATION, json.dumps(facts(fitted), indent=1).encode())
 
 
 def write_config(directory: Path, config: RunConfig) -> None:

@@ -88,6 +88,8 @@ class MetricInfo(BaseModel):
         if value is None or math.isnan(value):
             return NONE
         digits = 1 if self.percent else _digits(value)
+        if deviation is not None and not self.percent and digits > 0:
+            digits -= 1  # beside its deviation a figure needs no more, and a table has to fit a terminal
         spread = "" if deviation is None else f"±{_written(self.scale * deviation, digits)}"
         return _written(self.scale * value, digits) + spread
 
@@ -103,9 +105,9 @@ class MetricInfo(BaseModel):
 def _digits(value: float) -> int:
     """So many places after the point that three or four digits tell something; -1 for what is very small or large."""
     size = abs(value)
-    if size and not 1e-3 <= size < 1e6:
+    if size and not 1e-4 <= size < 1e6:
         return -1
-    return 3 if size < 10 else 2 if size < 100 else 1 if size < 1000 else 0
+    return 4 if 0 < size < 1e-3 else 3 if size < 10 else 2 if size < 100 else 1 if size < 1000 else 0
 
 
 def _written(value: float, digits: int) -> str:

@@ -17,14 +17,16 @@ from fedgraft.core import streams
 from fedgraft.core.method import Method, Server
 from fedgraft.core.model import Architecture, as_taken
 from fedgraft.core.settings import TASKS
-from fedgraft.core.stages import Averaging
+from fedgraft.core.stages import Averaging, Stage
 from fedgraft.core.task import Task
 from fedgraft.data.datasets import lies_at_sites
 from fedgraft.data.datasets.formats import Array
 from fedgraft.data.digest import Fingerprint
 from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.data.partition import SCHEMES
-from fedgraft.runs.config import CLIENTS, SCHEME, RunConfig
+from fedgraft.data.sources.fitted import Fitted
+from fedgraft.data.sources.source import Reading
+from fedgraft.runs.config import CLIENTS, READING, SCHEME, RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -46,6 +48,11 @@ class Population(Protocol):
 
     @property
     def task(self) -> Task: ...
+
+    @property
+    def fitted(self) -> Fitted | None:
+        """How rows, folders or characters became samples, if they did."""
+        ...
 
     @property
     def samples(self) -> tuple[int, ...]: ...
@@ -79,12 +86,17 @@ def federation(config: RunConfig) -> Federation:
         None if "partition" in left_out else config.partition,
         config.seed,
         validation=config.validation, normalise=config.normalise, augment=config.augment, resize=config.resize,
-        data_dir=config.data_dir, task=config.task,
+        data_dir=config.data_dir, task=config.task, **{name: getattr(config, name) for name in READING},
     )  # fmt: skip
     ignored = sorted(name for name in left_out if getattr(config, name) not in (CLIENTS, SCHEME, facts(made)[name]))
     if not ignored:
         return made
     return replace(made, notes=(*made.notes, f"the recipe's {' and '.join(ignored)} gave way to what the data are"))
+
+
+def reading(config: RunConfig) -> Reading:
+    """Return the settings that say how data at sites are read."""
+    return Reading(**{name: getattr(config, name) for name in READING})
 
 
 def facts(fed: Federation) -> dict[str, Any]:
@@ -98,6 +110,7 @@ def facts(fed: Federation) -> dict[str, Any]:
         "augment": fed.augment,
         "resize": fed.resize,
         "task": TASKS.named(fed.task),
+        **{name: getattr(fed.reading, name) for name in READING},
     }
 
 
@@ -140,7 +153,7 @@ def found_again(config: RunConfig) -> RunConfig:
     """Name files of the user's own by their whole paths, so that the run is repeated from any folder."""
     training = config.training
     inner = {name: _whole(getattr(training, name)) for name in ("optimizer", "schedule", "stages")}
-    outer = {name: _whole(getattr(config, name)) for name in ("dataset", "partition", "task", "metrics")}
+    outer = {name: _whole(getattr(config, name)) for name in ("dataset", "partition", "task", "metrics", "engine")}
     return config.model_copy(update={**outer, "training": training.but(**inner)})
 
 
@@ -237,5 +250,7 @@ def insist_on_stages(method: Method, server: Server) -> None:
     for stage in server.spec.pipeline.stages:
         if isinstance(stage, Averaging) and not method.averages:
             raise UserError(f"{method.name} does not average what clients send: the stage {stage.name} means nothing")
+        if type(stage).objection is Stage.objection:  # it has none, so nobody need send for it to look
+            continue
         if complaint := stage.objection(method.send(server, 0), method.expects(server, 0)):
             raise UserError(f"the stage {stage.name} does nothing for {method.name}: {complaint}")

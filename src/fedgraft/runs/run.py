@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,17 +18,16 @@ from fedgraft.base import characters, disk, memory
 from fedgraft.base.errors import UserError
 from fedgraft.base.version import __version__
 from fedgraft.core import exchange
-from fedgraft.core.client import ClientId
+from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import POINTS
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Model as LiveModel
-from fedgraft.core.rounds import Engine, Participation, Round, rounds
+from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
-from fedgraft.engines.local import Faults, LocalEngine, cores
-from fedgraft.engines.workshop import Workshop, first_states, single_thread
+from fedgraft.engines.workshop import Workshop, single_thread
 from fedgraft.methods import METHODS
-from fedgraft.runs import checkpoint, directory, identity, population, results
+from fedgraft.runs import checkpoint, directory, hosting, identity, population, results
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
@@ -44,12 +42,6 @@ from fedgraft.runs.resultfile import FORMAT, Result
 AUTO_SECONDS = 20.0
 
 
-class Host(Engine, Protocol):
-    """An engine whose clients' states can be saved and given back."""
-
-    states: dict[ClientId, State]
-
-
 class Watcher(Protocol):
     """Somebody who wants to know how a run goes: a progress display, a tracker."""
 
@@ -60,7 +52,7 @@ class Watcher(Protocol):
     def end(self, run: "Run") -> None: ...
 
 
-Hosting = Callable[["Run", Server], AbstractContextManager[Host]]
+Hosting = Callable[["Run"], Engine]
 
 
 @dataclass
@@ -216,14 +208,16 @@ def run(
 def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run out, in a fresh directory if one is wanted."""
     if out is None:
-        return conduct(run, list(watchers), None, _locally)
+        return conduct(run, list(watchers), _here)
     directory.as_toml(run.config.model_dump())  # what cannot be written is refused before anything is
     run.directory = directory.fresh(out)
     with disk.locked(run.directory):
         directory.sweep(run.directory)
         run.identity.write(run.directory)
+        if run.federation.fitted is not None:
+            directory.write_preparation(run.directory, run.federation.fitted)
         directory.write_config(run.directory, run.config)
-        return conduct(run, list(watchers), None, _locally)
+        return conduct(run, list(watchers), _here)
 
 
 def resume(
@@ -293,15 +287,7 @@ def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
     run.directory = place
     run.notes += run.identity.insist(place, run.federation.names)
     with disk.locked(place):
-        return conduct(run, list(watchers), newest(run, place, first_states(run.method, run.spec)), _locally)
-
-
-def newest(run: Run, place: Path, states: Mapping[ClientId, State]) -> Checkpoint | None:
-    """Find the newest whole checkpoint of a run whose clients begin with ``states``."""
-    directory.sweep(place)
-    found, complaints = checkpoint.read(place / "checkpoints", _now(run, run.method.setup(run.spec), states, History()))
-    run.notes += complaints
-    return found
+        return conduct(run, list(watchers), _here, begun=True)
 
 
 def finished(run: Run, place: Path) -> Run:
@@ -323,6 +309,8 @@ def finished(run: Run, place: Path) -> Run:
 def plan(method: Method, federation: Population, config: RunConfig, model: Model | None, *, given: bool = False) -> Run:
     """Check that everything fits before anything is written or trained; ``given``: the federation is the caller's."""
     population.insist_on_device(config.device)
+    if isinstance(federation, Federation):
+        hosting.insist_on_engine(config)
     architectures, assignment, name = population.architectures(config, federation, model)
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
@@ -350,43 +338,32 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     return Run(method, federation, told, spec, notes=notes)
 
 
-def conduct(
-    run: Run,
-    watchers: list[Watcher],
-    start: Checkpoint | None,
-    host: Hosting,
-    loop: Callable[..., Iterator[Round]] = rounds,
-) -> Run:
-    """Do the rounds that are left where ``host`` has the clients, keep what they give, close the books."""
+def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = False) -> Run:
+    """Do the rounds that are left where ``host`` has the clients, keep what they give, close the books.
+
+    A run that was ``begun`` before goes on from its newest whole checkpoint.
+    """
     config, spec = run.config, run.spec
     server = run.server = run.method.setup(spec)
     participation = Participation(*participation_range(config.participation))
     saves = None if run.directory is None else run.directory / "checkpoints"
-    history = start.history if start is not None else History() if saves is None else checkpoint.begin(saves)
-    run.records = history.records
-    for watcher in watchers:
-        watcher.begin(run)
-    saved = time.perf_counter()
-    with (
-        single_thread(),
-        host(run, server) as engine,
-        directory.metrics(run.directory, run.records) as metrics,
-    ):
-        if start is not None:
-            server.restore(start.server, start.round)
-            engine.states = {client: dict(state) for client, state in start.clients.items()}
-            known = results.tested_and_diverged(run.records, spec.clients)["test_samples"]
-            server.tested = {("test", client): count for client, count in enumerate(known) if count}
-        for this in loop(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
-            history.add(results.record(this), this.observed)
-            metrics(run.records[-1])
-            if saves is not None and _due(config, server.round, time.perf_counter() - saved):
-                checkpoint.write(saves, _now(run, server, engine.states, history))
-                memory.give_back()
-                saved = time.perf_counter()
-            for watcher in watchers:
-                watcher.round(run, this)
-        run._states = dict(engine.states)
+    with single_thread(), host(run) as engine:
+        history = _past(run, server, engine, saves) if begun and saves else checkpoint.begin(saves)
+        run.records = history.records
+        for watcher in watchers:
+            watcher.begin(run)
+        saved = time.perf_counter()
+        with directory.metrics(run.directory, run.records) as metrics:
+            for this in rounds(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
+                history.add(results.record(this), this.observed)
+                metrics(run.records[-1])
+                if saves is not None and _due(config, server.round, time.perf_counter() - saved):
+                    checkpoint.write(saves, _now(run, server, engine, history))
+                    memory.give_back()
+                    saved = time.perf_counter()
+                for watcher in watchers:
+                    watcher.round(run, this)
+        run._states = dict(engine.snapshot())
     run.result = _result(run)
     run.observed = history.observed()
     if run.directory is not None:
@@ -397,22 +374,29 @@ def conduct(
     return run
 
 
-def _now(run: Run, server: Server, states: Mapping[ClientId, State], history: History) -> Checkpoint:
+def _now(run: Run, server: Server, engine: Engine, history: History) -> Checkpoint:
     """Say where a run is."""
-    return Checkpoint(server.round, server, states, history, run.identity.digest)
+    return Checkpoint(server.round, server, engine.snapshot(), history, run.identity.digest)
 
 
-def _locally(run: Run, server: Server) -> LocalEngine:
-    """Have all clients on this machine."""
-    config, federation = run.config, run.federation
-    assert isinstance(federation, Federation)
-    return LocalEngine(
-        run.method, run.spec, federation.clients,
-        workers=_workers(config, run.spec),
-        device=config.device,
-        everyone=federation.everyone() if config.global_test else None,
-        faults=Faults(config.retries, config.failed_client, config.deadline),
-    )  # fmt: skip
+def _past(run: Run, server: Server, engine: Engine, saves: Path) -> History:
+    """Let server and clients be what they were at the newest whole checkpoint, and return what had happened."""
+    directory.sweep(saves.parent)
+    start, complaints = checkpoint.read(saves, _now(run, server, engine, History()))
+    run.notes += complaints
+    if start is None:
+        return checkpoint.begin(saves)
+    server.restore(start.server, start.round)
+    engine.restore(start.clients)
+    known = results.tested_and_diverged(start.history.records, run.spec.clients)["test_samples"]
+    server.tested = {("test", client): count for client, count in enumerate(known) if count}
+    return start.history
+
+
+def _here(run: Run) -> Engine:
+    """Have all clients on this machine, or wherever the run's engine takes them from here."""
+    assert isinstance(run.federation, Federation)
+    return hosting.engine(run.config, run.method, run.spec, run.federation)
 
 
 def _due(config: RunConfig, done: int, seconds: float) -> bool:
@@ -456,12 +440,3 @@ def _result(run: Run) -> dict[str, Any]:
         **results.tested_and_diverged(run.records, run.spec.clients),
         **results.best_and_last(run.records, run.metrics),
     }
-
-
-def _workers(config: RunConfig, spec: Spec) -> int:
-    """How many worker processes: as told, or one for each core."""
-    if config.workers != "auto":
-        return min(config.workers, spec.clients)  # more would have nothing to do
-    if config.device != "cpu":
-        return 1
-    return max(1, min(cores(), spec.clients))

@@ -136,9 +136,12 @@ def signed_rank(differences: Group) -> float:
         z = abs(float(ranks @ signs)) / math.sqrt(float(ranks @ ranks))
         return float(2 * stats.norm.sf(z))
     doubled = (2 * ranks).round().astype(int)  # shared ranks are halves
-    chances = np.ones(1)
+    chances = np.zeros(int(doubled.sum()) + 1)
+    chances[0] = 1.0
     for rank in doubled:
-        chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
+        moved = chances.copy()
+        moved[rank:] += chances[:-rank]
+        chances = moved / 2
     distance = np.abs(2 * np.arange(len(chances)) - (len(chances) - 1))  # of the sum of signed ranks, from none
     seen = abs(int(doubled @ signs.astype(int)))
     return float(min(1.0, chances[distance >= seen].sum()))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedgraft.base.errors import UserError
 from fedgraft.base.registry import Registry
-from fedgraft.runs.results import FIGURES
 
 if TYPE_CHECKING:  # a misspelt tracker does not wait for torch
     from fedgraft.runs.run import Run
@@ -42,7 +41,7 @@ def metrics(record: Mapping[str, Any]) -> dict[str, float]:
     for point, test in record.items():
         if isinstance(test, Mapping) and "metrics" in test:
             for metric, figures in test["metrics"].items():
-                found |= {f"{point}/{metric}/{figure}": figures[figure] for figure in FIGURES}
+                found |= {f"{point}/{metric}/{figure}": figures[figure] for figure in ("mean", "pooled")}
             found[f"{point}/diverged"] = len(test.get("diverged", ()))
     return {name: float(value) for name, value in found.items() if value is not None}
 

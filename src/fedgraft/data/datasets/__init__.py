@@ -9,11 +9,11 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ __all__ = [
     "Dataset",
     "Entry",
     "Listing",
+    "brings_sites",
     "catalogue",
     "insist",
     "is_own",
@@ -38,10 +39,13 @@ __all__ = [
     "lies_at_sites",
     "load",
     "read_npz",
+    "sites_of",
 ]
 
 log = logging.getLogger(__name__)
-DATASETS: Registry[Any] = Registry("dataset", f"{__name__}.entries", group="fedgraft.datasets")
+DATASETS: Registry[Any] = Registry("dataset", f"{__name__}.entries", f"{__name__}.natural", group="fedgraft.datasets")
+T = TypeVar("T")
+TABLES = (".csv", ".tsv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Listing:
     licence: str
     citation: str
     where: str | None
+    sites: int | None = None
+    """How many sites it brings, if it is not split."""
 
     @property
     def available(self) -> bool:
@@ -93,6 +99,8 @@ def load(
     kind, given = DATASETS.prepared(_spelled(str(name_or_path)))
     if not (isinstance(kind, type) and issubclass(kind, Entry)):
         return _own_function(str(name_or_path), kind, given, task)
+    if brings_sites(kind.name):
+        raise UserError(f"{kind.name} lies at its sites and is no single dataset: fedgraft.federate has it")
     entry, folder = kind, _data_dir(data_dir)
     if task is not None and task != entry.task:
         found = load(name_or_path, data_dir, download=download, progress=progress)
@@ -118,15 +126,25 @@ def is_path(name_or_path: str | Path) -> bool:
 
 def is_own(dataset: object) -> bool:
     """Whether this is somebody's own data: a file, a folder of sites, a function by reference, or an object."""
-    if not isinstance(dataset, str) or is_path(dataset) or lies_at_sites(dataset):
+    if not isinstance(dataset, str) or is_path(dataset) or _at_a_path(dataset):
         return True
     return dataset.lower() not in DATASETS and is_reference(DATASETS.split(dataset)[0])
 
 
 def lies_at_sites(dataset: str | Path) -> bool:
-    """Whether this is a folder with a file for each site, and no dataset's name."""
+    """Whether this holds the data of several sites: a folder, a table, or a dataset that brings its sites."""
+    return brings_sites(str(dataset)) or _at_a_path(dataset)
+
+
+def brings_sites(name: str) -> bool:
+    """Whether the dataset of this name has clients of its own."""
+    return DATASETS.shipped.get(name.lower(), "").startswith(f"{__name__}.natural:")
+
+
+def _at_a_path(dataset: str | Path) -> bool:
     try:
-        return str(dataset) not in DATASETS and Path(dataset).is_dir()
+        path = Path(dataset)
+        return str(dataset) not in DATASETS and (path.is_dir() or path.suffix.lower() in TABLES)
     except (OSError, ValueError):  # no folder can have such a name
         return False
 
@@ -160,7 +178,10 @@ def _listed(name: str, kind: Any, folder: Path) -> Listing:
         source=kind.source,
         licence=kind.licence,
         citation=kind.citation,
-        where=next((place.where for place in _places(kind, folder)), None),
+        where=_sites_here(kind, folder)
+        if brings_sites(name)
+        else next((place.where for place in _places(kind, folder)), None),
+        sites=getattr(kind, "sites", None),
     )
 
 
@@ -258,9 +279,14 @@ def _keep(dataset: Dataset, folder: Path) -> None:
 
 
 def _fetched(entry: type[Entry], folder: Path, progress: bool) -> Dataset:
+    return _tried(entry, folder, _attempts(entry, progress), _remedy(entry, folder))
+
+
+def _tried(entry: type[Entry], folder: Path, attempts: Iterable[Callable[[Path], T]], remedy: str) -> T:
+    """Try one way after another, each in an empty folder that is gone afterwards."""
     print(f"fedgraft: fetching {entry.name}, about {entry.megabytes} MB, into {folder}", file=sys.stderr, flush=True)
     failures: list[str] = []
-    for attempt in _attempts(entry, progress):
+    for attempt in attempts:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             room = tempfile.TemporaryDirectory(dir=folder, prefix=f".{entry.name}-", ignore_cleanup_errors=True)
@@ -277,7 +303,7 @@ def _fetched(entry: type[Entry], folder: Path, progress: bool) -> Dataset:
                 failures.append(str(error))
     raise UserError(
         f"dataset {entry.name!r} is not in {folder} and could not be fetched ({'; '.join(dict.fromkeys(failures))}): "
-        f"{_remedy(entry, folder)}"
+        f"{remedy}"
     )
 
 
@@ -309,3 +335,56 @@ def _remedy(entry: type[Entry], folder: Path) -> str:
     files = list(entry.bundles[0].files)
     home = folder if len(files) == 1 else folder / entry.name
     return f"put {', '.join(files)} from {entry.source} into {home}"
+
+
+# ---- datasets that bring their sites
+
+
+def sites_of(name: str, data_dir: Path | None = None, *, download: bool = True, progress: bool | None = None) -> Path:
+    """Return the folder with one .npz file for each site of a dataset that brings its sites; made when it is needed.
+
+    It is looked for in ``<data directory>/<name>``: the files of the sites, or the published ones, which are decoded.
+    """
+    entry: Any = DATASETS[name.lower()]
+    folder = _data_dir(data_dir)
+    home: Path
+    for place in dict.fromkeys((folder, _cache())):
+        home = place / entry.name
+        if _holds_sites(home):
+            return home
+        if paths := entry.raw.lying_in(home):
+            return _keep_sites(entry.raw.read(paths), home)
+    remedy = f"put {', '.join(entry.raw.files[:4])} from {entry.source} into {folder / entry.name}"
+    if not download:
+        raise UserError(f"dataset {entry.name!r} is not in {folder} and downloading is off: {remedy}")
+    shown = sys.stderr.isatty() if progress is None else progress
+    attempts = [partial(_published, entry, mirror, shown) for mirror in entry.raw.mirrors]
+    return _keep_sites(_tried(entry, folder, attempts, remedy), folder / entry.name)
+
+
+def _published(entry: Any, mirror: str, progress: bool, room: Path) -> dict[str, Arrays]:
+    """Fetch a federation's files; their checksums are compared all together."""
+    paths = fetch.official(dict.fromkeys(entry.raw.files), mirror, room, progress=progress)
+    decoded: dict[str, Arrays] = entry.raw.read(paths, published=True)
+    return decoded
+
+
+def _holds_sites(home: Path) -> bool:
+    return home.is_dir() and any(home.glob("*.npz"))
+
+
+def _keep_sites(sites: Mapping[str, Arrays], home: Path) -> Path:
+    """Write the file of each site; all of them are there, or none."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=f".{home.name}-", ignore_cleanup_errors=True) as room:
+        for site, arrays in sites.items():
+            np.savez_compressed(Path(room) / f"{site}.npz", **arrays)  # type: ignore[arg-type, unused-ignore]
+        home.mkdir(exist_ok=True)
+        for file in sorted(Path(room).iterdir()):
+            file.replace(home / file.name)
+    return home
+
+
+def _sites_here(entry: Any, folder: Path) -> str | None:
+    homes = [place / entry.name for place in dict.fromkeys((folder, _cache()))]
+    return next((str(home) for home in homes if _holds_sites(home) or entry.raw.lying_in(home)), None)

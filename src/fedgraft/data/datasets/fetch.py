@@ -58,12 +58,15 @@ class _Bar:
             self._progress.stop()
 
 
-def official(files: Mapping[str, str], mirror: str, room: Path, *, progress: bool) -> list[Path]:
-    """Download ``files`` (name to checksum) from one mirror, a URL with ``{}`` for the name, into ``room``."""
+def official(files: Mapping[str, str | None], mirror: str, room: Path, *, progress: bool) -> list[Path]:
+    """Download ``files`` (name to checksum, or None if somebody else checks) from one mirror into ``room``.
+
+    A mirror is a URL with ``{}`` for the name.
+    """
     return [_download(mirror.format(file), file, known, room, progress) for file, known in files.items()]
 
 
-def _download(url: str, file: str, known_hash: str, room: Path, progress: bool) -> Path:
+def _download(url: str, file: str, known_hash: str | None, room: Path, progress: bool) -> Path:
     import pooch
 
     host = urlsplit(url).hostname

@@ -56,7 +56,7 @@ class Format:
         def members() -> Iterator[tuple[str, bytes]]:
             nonlocal seen
             for path in paths:
-                for member in _members(path, wanted):
+                for member in files_in(path, wanted):
                     seen += 1
                     yield member
 
@@ -92,7 +92,7 @@ def _phrase(error: BaseException) -> str:
     return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
 
 
-def _members(path: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:
+def files_in(path: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the wanted regular files in ``path``, in one pass; a file that is no archive is its own only member."""
     if path.name.endswith((".tar", ".tar.gz", ".tgz")):
         # A stream ("r|") cannot seek back, so a compressed archive is unpacked once and not once a member.

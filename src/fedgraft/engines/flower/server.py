@@ -7,6 +7,7 @@ whenever one appears. Where nodes have keys, the name has to be the one that the
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import torch
 from flwr.app import Context, RecordDict
@@ -259,13 +260,17 @@ class FlowerEngine:
     All that the server holds of a client is the version of its state: the client keeps the state itself.
     """
 
+    name: ClassVar[str] = "flower"
+
     def __init__(
         self, sites: Sites, method: Method, server: Server, run: str, say: Say, *, validation: bool = False
     ) -> None:
         self.sites, self.method, self.server, self.run = sites, method, server, run
         asked: list[Kind] = ["test", "validation"] if validation else ["test"]
         self.sets = frozenset(asked)
-        self.states: dict[ClientId, State] = beginnings(len(sites.names))
+        self.quorum = sites.rules.quorum
+        self._versions: dict[ClientId, tuple[int, int]] = dict.fromkeys(range(len(sites.names)), (0, 0))
+        self._patience = (-1, 0.0)
         self._say = say
         self._turn = (-1, 0)
         self._asked: Collection[ClientId] = ()
@@ -293,11 +298,27 @@ class FlowerEngine:
     def commit(self, accepted: Collection[ClientId]) -> None:
         number, wave = self._turn
         for client in accepted:
-            self.states[client] = {"version": torch.tensor([number + 1, wave])}
+            self._versions[client] = (number + 1, wave)
 
-    def accepted(self, round: int) -> int:
-        """How many clients' training of this round was taken."""
-        return sum(int(state["version"][0]) == round + 1 for state in self.states.values())
+    def snapshot(self) -> dict[ClientId, State]:
+        return {client: {"version": torch.tensor(version)} for client, version in self._versions.items()}
+
+    def restore(self, clients: Mapping[ClientId, State]) -> None:
+        for client, state in clients.items():
+            number, wave = state["version"].tolist()
+            self._versions[client] = (number, wave)
+
+    def wait(self, count: int, round: int, reason: str) -> None:
+        """Wait for sites to come back, as long as the rules have patience with a round."""
+        rules = self.sites.rules
+        if self._patience[0] != round:
+            self._patience = (round, time.monotonic() + rules.patience)
+        end = self._patience[1]
+        if time.monotonic() > end:
+            raise StoppedError(f"{reason}; started again, the run goes on after round {round}")
+        self._say(f"{reason}; it is tried again")
+        self.sites.gather(count, f"round {round + 1}", end)
+        time.sleep(min(rules.again, max(0.0, end - time.monotonic())))
 
     def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
         """Test every client that is there; at least one has to answer, if only with figures that are refused."""
@@ -323,11 +344,14 @@ class FlowerEngine:
         """Return nothing: what is private stays at its site."""
         return {}
 
-    def __enter__(self) -> "FlowerEngine":
+    def close(self) -> None:
+        """End nothing: the grid is Flower's."""
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self.close()
 
     def _ask(
         self, kind: str, turn: tuple[int, int], messages: Mapping[ClientId, Message]
@@ -335,22 +359,13 @@ class FlowerEngine:
         """Send messages and take the replies that carry the tag of what was asked."""
         number, wave = turn
         tags = {client: Tag(self.run, client, number, wave) for client in messages}
-        orders = {client: Order(tags[client], self._version(client), message) for client, message in messages.items()}
+        orders = {client: Order(tags[client], self._versions[client], message) for client, message in messages.items()}
         contents = {client: order.pack() for client, order in orders.items()}
         replies = self.sites.ask(kind, contents, f"round {number + 1}")
         return {
             client: reply if isinstance(reply, Failure) else _tagged(reply, tags[client])
             for client, reply in sorted(replies.items())
         }
-
-    def _version(self, client: ClientId) -> tuple[int, int]:
-        number, wave = self.states[client]["version"].tolist()
-        return number, wave
-
-
-def beginnings(clients: int) -> dict[ClientId, State]:
-    """What the server holds of clients that have never trained."""
-    return {client: {"version": torch.zeros(2, dtype=torch.int64)} for client in range(clients)}
 
 
 def make(main: Callable[[Grid], None]) -> ServerApp:

@@ -42,20 +42,25 @@ class Description:
     data: Path
     state: Path
     device: str = "cpu"
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Files that are not fedgraft's and that the site agrees to run, with their digests."""
 
 
 def describe(path: Path) -> Description:
     """Read a site's description."""
     held = toml.read(path, "site description")
-    if surplus := held.keys() - {"name", "data", "state", "device"}:
-        raise UserError(f"{path}: there is no setting {min(surplus)!r}; a site has name, data, state and device")
+    if surplus := held.keys() - {"name", "data", "state", "device", "code"}:
+        raise UserError(f"{path}: there is no setting {min(surplus)!r}; a site has name, data, state, device and code")
     for key in ("name", "data", "state", "device"):
         if not isinstance(held.get(key, "cpu" if key == "device" else None), str):
             raise UserError(f"{path}: {key} is missing, or is not a text")
     if not NAME.fullmatch(held["name"]):
         raise UserError(f"{path}: a site's name is made of letters, digits, '.', '_' and '-', not {held['name']!r}")
+    code = held.get("code", {})
+    if not isinstance(code, dict) or not all(isinstance(digest, str) for digest in code.values()):
+        raise UserError(f"{path}: code is a table of files with their digests")
     places = {key: path.parent / Path(held[key]).expanduser() for key in ("data", "state")}
-    return Description(name=held["name"], device=held.get("device", "cpu"), **places)
+    return Description(name=held["name"], device=held.get("device", "cpu"), code=code, **places)
 
 
 def personal_model(description: Description) -> Path:

@@ -24,8 +24,8 @@ const Charts = (() => {
   const judged = (method, state) => method.judged[state.metric];
   const digits = (value) => {
     const size = Math.abs(value);
-    if (size && !(size >= 1e-3 && size < 1e6)) return -1;
-    return size < 10 ? 3 : size < 100 ? 2 : size < 1000 ? 1 : 0;
+    if (size && !(size >= 1e-4 && size < 1e6)) return -1;
+    return size && size < 1e-3 ? 4 : size < 10 ? 3 : size < 100 ? 2 : size < 1000 ? 1 : 0;
   };
   const written = (metric, value) => {
     const places = metric.percent ? 1 : digits(value);
@@ -36,9 +36,11 @@ const Charts = (() => {
     const size = written(metric, Math.abs(value));
     return (Number(size) === 0 ? "" : value > 0 ? "+" : "−") + size;
   };
-  // Axes of a metric whose limits are known reach from one to the other.
-  const limits = (metric) =>
-    metric.bounds[0] === null || metric.bounds[1] === null ? {} : { min: metric.bounds[0], max: metric.bounds[1] };
+  // Axes of a metric whose limits are known reach from one to the other; bars begin at nothing, lines need not.
+  const limits = (metric, line = false) =>
+    metric.bounds[0] === null || metric.bounds[1] === null
+      ? { scale: line }
+      : { min: metric.bounds[0], max: metric.bounds[1] };
   const largest = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
   const smallest = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
   const range = (count) => Array.from({ length: count }, (_, i) => i);
@@ -144,9 +146,11 @@ const Charts = (() => {
   // Of anything but a share in percent: a little more than the values need.
   function room(values) {
     const [low, high] = [smallest(values), largest(values)];
-    const margin = 0.05 * (high - low || Math.abs(high) || 1);
-    const neat = (value) => Number(value.toPrecision(2));
-    return { min: low >= 0 && low - margin < 0 ? 0 : neat(low - margin), max: neat(high + margin) };
+    const span = high - low || Math.abs(high) || 1;
+    const unit = 10 ** Math.floor(Math.log10(span)) / 2;
+    const neat = (count) => Number((count * unit).toPrecision(12));
+    const least = neat(Math.floor((low - 0.02 * span) / unit));
+    return { min: low >= 0 ? Math.max(0, least) : least, max: neat(Math.ceil((high + 0.02 * span) / unit)) };
   }
 
   // The axis of a figure: shares have natural limits; what is better the less it is must not be flattened by one
@@ -216,7 +220,9 @@ const Charts = (() => {
     if (smallest(values) < 0) return room(values);
     const sorted = [...values].sort((a, b) => a - b);
     const usual = sorted[Math.floor(0.95 * (sorted.length - 1))];
-    return { min: 0, max: Number((1.05 * Math.min(largest(values), 3 * usual)).toPrecision(2)) || 1 };
+    const top = Math.min(largest(values), 3 * usual);
+    if (sorted[0] > 0.5 * top) return room(values.filter((value) => value <= top)); // far from nothing: only what differs
+    return { min: 0, max: Number((1.05 * top).toPrecision(2)) || 1 };
   }
 
   function convergence(study, state, theme, width, point) {
@@ -378,7 +384,8 @@ const Charts = (() => {
       return lines.filter(Boolean).join("\n");
     };
     const base = frame(theme, width);
-    const roomy = width / Math.max(1, values.length) > 40;
+    const longest = largest(values.map((value) => (value === null ? 0 : say(value).length)));
+    const roomy = width / Math.max(1, values.length) > Math.max(40, 8 * longest);
     const colour = (i) =>
       ours.diverged.includes(i) ? theme.muted : gains && values[i] < 0 ? theme.loss : theme.gain;
     const missing = range(values.length).filter((i) => values[i] === null);
@@ -504,7 +511,7 @@ const Charts = (() => {
           minInterval: 1,
           splitLine: { show: false },
         }),
-        yAxis: axis(theme, `Test ${metric.heading}`, { type: "value", vertical: true, ...limits(metric) }),
+        yAxis: axis(theme, `Test ${metric.heading}`, { type: "value", vertical: true, ...limits(metric, true) }),
         tooltip: {
           ...base.tooltip,
           trigger: "axis",

@@ -254,7 +254,7 @@
         select.options[1].textContent = title;
       });
       this.control("figure").forEach((select) => {
-        select.replaceChildren(...figures.map((each) => element("option", { value: each.key }, each.name)));
+        select.replaceChildren(...figures.map((each) => element("option", { value: each.key }, each.choice)));
         select.value = state.figure;
       });
       this.figures.trained.figure.hidden = !Charts.figureOf(data, state).points;

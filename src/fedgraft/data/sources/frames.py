@@ -1,0 +1,214 @@
+"""Tables: read from CSV and Parquet files, and what their columns are."""
+
+import csv
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgraft.base.errors import UserError, unknown
+from fedgraft.data.datasets.formats import Array, affordable, sentences
+from fedgraft.data.sources.fitted import MOST_CLASSES, OFTEN, Announcement, Column, Kind
+
+TABLES = frozenset({".csv", ".tsv", ".parquet"})
+MISSING = ("", "?", "NA", "N/A", "n/a", "nan", "NaN", "null", "NULL", "None", "<NA>")
+SET, LABEL = "set", "label"
+"""Columns with a meaning of their own: which part a row belongs to, and the target unless another is named."""
+_DATE = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?"
+_SHOWN = 8
+
+
+def pandas() -> Any:
+    """Import pandas, which only tables need."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UserError("tables are read with pandas: pip install 'fedgraft[tables]'") from None
+    return pd
+
+
+def read_frame(path: Path) -> Any:
+    """Read a table: text cells of a CSV file, the types of a Parquet file."""
+    pd = pandas()
+    with sentences(path):
+        affordable(path.stat().st_size)
+        if path.suffix.lower() == ".parquet":
+            try:
+                frame = pd.read_parquet(path)
+            except ImportError:
+                raise UserError("Parquet files are read with pyarrow: pip install 'fedgraft[tables]'") from None
+        else:
+            frame = _read_csv(path)
+    frame.columns = _header([str(name) for name in frame.columns], path)
+    if frame.empty:
+        raise UserError(f"{path} holds no rows")
+    return frame
+
+
+def _read_csv(path: Path) -> Any:
+    pd = pandas()
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            line = stream.readline(1_000_000)
+            comma = max(",;\t", key=line.count)
+            names = next(csv.reader([line], delimiter=comma), [])
+        return pd.read_csv(
+            path, sep=comma, header=0, names=_header(names, path), index_col=False, dtype=str, keep_default_na=False,
+            na_values=list(MISSING), skipinitialspace=True, encoding="utf-8-sig",
+        )  # fmt: skip
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a text in UTF-8: save it as CSV in UTF-8") from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error) as error:
+        raise UserError(f"{path} is not a table: {str(error).strip().partition(chr(10))[0][:200]}") from None
+
+
+def _header(names: Iterable[str], path: Path) -> list[str]:
+    """Read the first line; a label that a second column repeats, in any spelling, would be a feature too."""
+    header = [name.strip() for name in names]
+    if not any(header):
+        raise UserError(f"{path} has no first line that names its columns")
+    if any(len(name) > 100 or not name.isprintable() or not name for name in header):
+        raise UserError(f"{path} has a column without a name that can be printed; its first line names the columns")
+    spelled = [name.casefold() for name in header]
+    if twice := [name for name, same in zip(header, spelled, strict=True) if spelled.count(same) > 1]:
+        raise UserError(f"{path} has two columns called {twice[0][:50]!r}; every column needs a name of its own")
+    return header
+
+
+# ---- columns
+
+
+def known(series: Any) -> Any:
+    """Which cells have a value."""
+    return series.notna()
+
+
+def kind_of(series: Any, where: str, category: bool = False) -> Kind:
+    """Tell what a column holds at one site; numbers among words are a mistake that somebody has to mend."""
+    pd = pandas()
+    held = series[known(series)]
+    if held.empty:
+        return "empty"
+    if category:
+        return "category"
+    if pd.api.types.is_datetime64_any_dtype(held):
+        return "date"
+    if pd.api.types.is_numeric_dtype(held) and not pd.api.types.is_bool_dtype(held):
+        return "number"
+    words = held.astype(str)
+    numbers = pd.to_numeric(words, errors="coerce").notna()
+    if numbers.all():
+        return "number"
+    if words.str.fullmatch(_DATE).all():
+        return "date"
+    if numbers.mean() >= 0.5:
+        odd = words[~numbers]
+        raise UserError(
+            f"the column {series.name} of {where} has {int(numbers.sum())} numbers and {len(odd)} cells that are none, "
+            f"such as {str(odd.iloc[0])[:50]!r} in row {odd.index[0] + 1}: leave a cell empty where a value is missing"
+        )
+    return "category"
+
+
+def cells(series: Any, kind: str, where: str) -> Array:
+    """Return a column's cells as numbers (NaN where missing; dates as days since 1970), or as words and None."""
+    pd = pandas()
+    if kind == "category":
+        words = series[known(series)].map(_word)
+        full = np.full(len(series), None, dtype=object)
+        full[known(series).to_numpy()] = words.to_numpy(dtype=object)
+        return full
+    if kind == "date":
+        days = pd.to_datetime(series, errors="coerce", utc=True, format="ISO8601" if series.dtype.kind != "M" else None)
+        values: Array = (days - pd.Timestamp("1970-01-01", tz="UTC")) / pd.Timedelta(days=1)
+        values = np.asarray(values, dtype=np.float64)
+    else:
+        values = pd.to_numeric(series, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    bad = np.isnan(values) & known(series).to_numpy() | np.isinf(values)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        wanted = "a date such as 2024-12-31" if kind == "date" else "a number"
+        raise UserError(f"{series.name} in row {row + 1} of {where} is {str(series.iloc[row])[:50]!r}, not {wanted}")
+    return values
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()[:100]
+
+
+# ---- the target
+
+
+def find_target(columns: Iterable[str], target: str | None, where: str) -> str:
+    """Return the column that is learned: the one that was named, or `label`."""
+    names = list(columns)
+    if target is None and LABEL in names:
+        return LABEL
+    if target is None:
+        listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        raise UserError(f"say with --target which column of {where} is to be learned: {listed}")
+    insist_on(names, [target], where)
+    return target
+
+
+def insist_on(columns: Iterable[str], wanted: Iterable[str], where: str) -> None:
+    """Refuse a column that is not there, with the nearest that is."""
+    for name in wanted:
+        if name not in (names := list(columns)):
+            raise unknown(f"column of {where}", name, names)
+
+
+def target_words(series: Any, where: str) -> tuple[str, list[str]]:
+    """Return what a target holds (words, whole, number) and, of words and whole numbers, each row's as a text."""
+    gone = int((~known(series)).sum())
+    if gone:
+        raise UserError(
+            f"{series.name} is missing in {gone} of {len(series)} rows of {where}: leave rows out of which nobody "
+            "knows the answer"
+        )
+    kind = kind_of(series, where)
+    if kind != "number":
+        return "words", [_word(value) for value in series]
+    values = cells(series, "number", where)
+    if bool((values == np.floor(values)).all()) and bool((np.abs(values) < 2**53).all()):
+        return "whole", [str(int(value)) for value in values]
+    return "number", []
+
+
+# ---- what a site tells
+
+
+def announce(
+    frame: Any, training: Array, target: str, features: Iterable[str], categories: Iterable[str], where: str
+) -> Announcement:
+    """Look at one site's table and say what leaves the site: counts, sums and frequent words of the training rows."""
+    kind, labels = target_words(frame[target], where)
+    distinct = list(dict.fromkeys(labels))
+    few = kind == "words" or len(distinct) <= 10 * MOST_CLASSES
+    return Announcement(
+        target=target,
+        kind=kind,
+        labels=tuple(distinct) if few else tuple(distinct[: 10 * MOST_CLASSES]),
+        columns={name: _column(frame[name], training, name in set(categories), where) for name in features},
+    )
+
+
+def _column(series: Any, training: Array, category: bool, where: str) -> Column:
+    kind = kind_of(series, where, category)
+    if kind == "empty":
+        return Column(kind=kind, missing=int(training.sum()))
+    values = cells(series, kind, where)[training]
+    if kind == "category":
+        words = [value for value in values if value is not None]
+        often = tuple(sorted(word for word, count in Counter(words).items() if count >= OFTEN))
+        return Column(kind=kind, known=len(words), missing=len(values) - len(words), values=often)
+    held = values[~np.isnan(values)]
+    if not len(held):
+        return Column(kind="empty", missing=len(values))
+    total = float(held.sum())
+    squares = float(np.square(held - total / len(held)).sum())
+    return Column(kind=kind, known=len(held), missing=len(values) - len(held), total=total, squares=squares)

@@ -1,0 +1,77 @@
+"""Which engine has the clients of a run: the one that its configuration names, made with what it asks for."""
+
+import dataclasses
+import inspect
+from typing import Any
+
+from fedgraft.base.errors import UserError
+from fedgraft.core.engine import Engine
+from fedgraft.core.method import Method, Spec
+from fedgraft.data.federation import Federation
+from fedgraft.engines.local import Faults, cores
+from fedgraft.runs.config import DEPLOYED, ENGINES, RunConfig
+
+GIVEN = ("method", "spec", "data", "everyone")
+"""What every engine is made with: the method, what everybody knows, the clients' data, and the test samples of all."""
+ASKED = {
+    "workers": ("workers",),
+    "faults": ("retries", "failed_client", "deadline"),
+    "device": ("device",),
+}
+"""Parameters by which an engine asks for settings of the machine."""
+
+
+def insist_on_engine(config: RunConfig) -> None:
+    """Refuse an engine that cannot have the clients of a run on this machine, and settings that it has no use for."""
+    name, _ = ENGINES.split(config.engine)
+    if name == DEPLOYED:
+        raise UserError(
+            f"the clients of the engine {name} are sites on other machines: `fedgraft deploy init` describes such a run"
+        )
+    kind, wanted = ENGINES.find(name), _wanted(config)
+    lacks = sorted(each for each in dir(Engine) if not each.startswith("_") and each not in _members(kind))
+    if lacks and isinstance(kind, type):
+        raise UserError(f"{name!r} is not an engine: it has no {', '.join(lacks)}")
+    if twice := sorted(ENGINES.read(config.engine)[1].keys() & set(wanted)):
+        raise UserError(f"{twice[0]} of the engine {name} is given by the run, not behind its name")
+    ENGINES.prepared(config.engine, **dict.fromkeys(wanted))
+    for field, settings in ASKED.items():
+        for setting in settings:
+            if field not in wanted and getattr(config, setting) != RunConfig.model_fields[setting].default:
+                raise UserError(f"{setting} means nothing to the engine {name}: it has no parameter {field!r}")
+
+
+def engine(config: RunConfig, method: Method, spec: Spec, federation: Federation) -> Engine:
+    """Make the engine that has all clients of a federation."""
+    there: dict[str, Any] = {
+        "method": method,
+        "spec": spec,
+        "data": federation.clients,
+        "everyone": federation.everyone() if config.global_test else None,
+        "workers": _workers(config, spec),
+        "faults": Faults(config.retries, config.failed_client, config.deadline),
+        "device": config.device,
+    }
+    made: Engine = ENGINES.make(config.engine, **{name: there[name] for name in _wanted(config)})
+    return made
+
+
+def _wanted(config: RunConfig) -> list[str]:
+    """What the run's engine is made with: what every one gets, and what it asks for."""
+    parameters = inspect.signature(ENGINES.find(ENGINES.split(config.engine)[0])).parameters
+    return [*GIVEN, *(name for name in ASKED if name in parameters)]
+
+
+def _members(kind: type[Any]) -> set[str]:
+    """What objects of a class have, as far as the class says."""
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return {*dir(kind), *(field.name for field in fields)}
+
+
+def _workers(config: RunConfig, spec: Spec) -> int:
+    """How many worker processes: as told, or one for each core."""
+    if config.workers != "auto":
+        return min(config.workers, spec.clients)  # more would have nothing to do
+    if config.device != "cpu":
+        return 1
+    return max(1, min(cores(), spec.clients))
