@@ -188,6 +188,20 @@ def deflated(p: float, by: float, pairs: float) -> float:
     return float(2 * stats.t.sf(stats.norm.isf(p / 2) / math.sqrt(by), max(1.0, pairs / by - 1)))
 
 
+def over_seeds(values: Sequence[float]) -> Interval | None:
+    """How sure the mean over seeds is: Student's interval; of a single seed nothing is known."""
+    if len(values) < 2:
+        return None
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    reach = float(stats.t.isf((1 - CONFIDENCE) / 2, len(values) - 1)) * error
+    return Interval(mean - reach, mean + reach)
+
+
+def more_than_chance(found: int, among: int) -> bool:
+    """Whether so many intervals are above zero that chance alone, a tail of each, would hardly give as many."""
+    return float(stats.binom.sf(found - 1, among, (1 - CONFIDENCE) / 2)) < SIGNIFICANT
+
+
 def wilson(share: float, samples: int) -> Interval:
     """How sure a share of so many samples is: Wilson's score interval."""
     if not samples:
