@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from conftest import small_network
 from madeup import RMSE, compared, record, result
+from typer.testing import CliRunner
 
 import fedgraft as fg
 from fedgraft.base.errors import UserError
+from fedgraft.cli import app
 from fedgraft.core.rounds import Round
 from fedgraft.core.samples import Samples
 from fedgraft.runs.recommend import Recommendation, Standing, ranked, recommend
@@ -45,7 +47,7 @@ def contradictory() -> fg.Federation:
         x = ((2 * y - 1)[:, None] * 3 + 0.3 * rng.standard_normal((count, 6))).astype(np.float32)
         return x, y if site % 2 else 1 - y
 
-    made = [fg.Site(*draw(s, 40), *draw(s, 60), *draw(s, 30), name=f"site {s}") for s in range(6)]
+    made = [fg.Site(*draw(s, 16), *draw(s, 60), *draw(s, 30), name=f"site {s}") for s in range(6)]
     return fg.own_data(made, task="classification:3", name="contradictory")
 
 
@@ -167,14 +169,19 @@ def test_methods_that_do_not_fit_the_task_are_left_out(tmp_path: Path) -> None:
         x = rng.standard_normal((40, 3))
         rows = [f"{a:.4f},{b:.4f},{c:.4f},{a - b:.4f}" for a, b, c in x]
         (tmp_path / f"{site}.csv").write_text("\n".join(["one,two,three,dose", *rows]))
+    out = tmp_path / "out" / "race"
     done = recommend(
         tmp_path, target="dose", model="linear", methods=["fedproto", "fedper"], rounds=2, seeds=2, workers=1,
-        out=tmp_path / "out" / "race", progress=False,
+        out=out, progress=False,
     )  # fmt: skip
     assert "classes" in done.left_out["fedproto"]
-    assert done.metric.name == done.final.config.metrics[0] if done.final.config.metrics else True
     assert done.final.config.data_seed == 0
     assert len({run.facts.digest["data"] for each in done.final.runs.values() for run in each}) == 1
+    assert "chance has a say in the choice: a (" in done.notes[0]
+    flags = "--target dose --model linear --method fedproto --method fedper --rounds 2 --seeds 2 --workers 1 --json"
+    typed = CliRunner().invoke(app, ["recommend", str(tmp_path), *flags.split(), "--out", str(out)])
+    assert typed.exit_code == 0, typed.output
+    assert json.loads(typed.stdout) == json.loads((out / "recommendation.json").read_text()) == done.to_json()
 
 
 def test_the_better_is_first_in_the_metrics_direction() -> None:

@@ -40,6 +40,8 @@ REFERENCES = (ALONE, "fedavg", TUNED)
 PARTS = (1 / 3, 2 / 3)
 """Of the rounds, in each rung before the last."""
 FINALISTS = 3
+FEW = 30
+"""Validation samples below which a site's figure is little more than chance."""
 VALIDATION = 0.2
 """The share of training samples that is put aside, where nobody says another and sites bring none."""
 RACE, FINAL = "race.toml", "final"
@@ -134,7 +136,7 @@ class Recommendation:
 
     @property
     def leads(self) -> bool:
-        """Whether the best method is better than training alone on validation data."""
+        """Whether the best method is better than training alone on validation data, too."""
         ours, alone = (self.metric.worth(self.standings[label].figures[0]) for label in (self.best, ALONE))
         return ours > alone
 
@@ -173,9 +175,7 @@ class Recommendation:
     def pays(self) -> bool:
         """Whether joining pays for the sites as a whole, or for more single ones than chance would have."""
         found = self.difference
-        if not self.leads or found is None:
-            return False
-        return (found.more_than_noise and found.mean > 0) or self.pays_for_some
+        return (found is not None and found.more_than_noise and found.mean > 0) or self.pays_for_some
 
     @property
     def pays_for_some(self) -> bool:
@@ -193,8 +193,6 @@ class Recommendation:
     def headline(self) -> str:
         """The answer in a sentence."""
         found = self.difference
-        if not self.leads:
-            return "Joining does not pay: on validation data no method is better than training alone. Stay with local."
         if self.pays and found is not None and found.more_than_noise and found.mean > 0:
             return f"Joining pays: take {self.best}."
         if self.pays:
@@ -209,7 +207,9 @@ class Recommendation:
         said = [self.headline, self._on_average()]
         for verdict, words in _WORDS.items():
             if names := self.told(verdict):
-                said.append(f"{words} ({len(names)} of {len(self.sites)}): {', '.join(names)}.")
+                said.append(f"{words} {len(names)} of {len(self.sites)} sites: {', '.join(names)}.")
+        if not self.leads:
+            said.append("On validation data, training alone was as good as every method or better.")
         if (other := self.against_tuned) is not None:
             sure = "more than noise" if other.more_than_noise else "not more than noise"
             said.append(f"Against fedavg-ft, the simple choice: {self._written(other)}; {sure}.")
@@ -296,9 +296,9 @@ class Recommendation:
 
 _WORDS = {
     "pays": "Joining pays for",
-    "does not pay": "Joining does not pay, they are worse off, for",
+    "does not pay": "It does not pay, and makes worse off,",
     "not more than noise": "Not more than noise for",
-    "unknown": "Nothing can be said, as too little was measured, of",
+    "unknown": "Too little was measured to say anything of",
 }
 
 
@@ -491,7 +491,7 @@ class _Race:
             raise UserError(f"every finalist sent more than {self.budget:,} bytes for each client; allow more")
         best = ranked(fitting, self.metrics)[0]
         return Recommendation(
-            final, standings, best, tried, self.runs, self.left_out, _without_validation(self.federation), self.place
+            final, standings, best, tried, self.runs, self.left_out, _about_validation(self.federation), self.place
         )
 
 
@@ -505,15 +505,20 @@ def _sizes(contenders: int) -> list[int]:
     return sizes
 
 
-def _without_validation(fed: Federation) -> tuple[str, ...]:
-    """Say which sites had no say in the choice; refuse if nobody had one."""
-    silent = [name for name, client in zip(fed.names, fed.clients, strict=True) if not len(client.validation)]
+def _about_validation(fed: Federation) -> tuple[str, ...]:
+    """Say which sites had no say in the choice, or one that is chance for the most part; refuse if nobody had one."""
+    aside = {name: len(client.validation) for name, client in zip(fed.names, fed.clients, strict=True)}
+    silent = [name for name, count in aside.items() if not count]
+    few = [f"{name} ({count})" for name, count in aside.items() if 0 < count < FEW]
     if len(silent) == len(fed):
         raise UserError(
             f"no site has validation samples to choose a method by, and a share of {fed.validation:g} of its training "
             "samples is none: give a larger --validation, more samples, or x_val at the sites"
         )
-    return (f"Without validation samples, and so without a say in the choice: {', '.join(silent)}.",) if silent else ()
+    notes = [f"Without validation samples, and so without a say in the choice: {', '.join(silent)}."] if silent else []
+    if few:
+        notes.append(f"Few validation samples, so that chance has a say in the choice: {', '.join(few)}.")
+    return tuple(notes)
 
 
 def recommend(
@@ -585,5 +590,5 @@ def _insist(race: _Race) -> None:
     for name, value in (("budget_bytes", race.budget), ("minutes", race.minutes)):
         if value is not None and not value > 0:
             raise UserError(f"{name} has to be more than nothing, not {value!r}")
-    _without_validation(race.federation)
+    _about_validation(race.federation)
     race.fit()
