@@ -284,6 +284,18 @@ class Architecture:
         made.stateful, made.takes_integers = bool(self.state), not self.example.is_floating_point()
         return made
 
+    def module(self, vector: Tensor, integers: Tensor) -> nn.Module:
+        """Make a plain module of these weights, which shares no memory with anything and can be taken away."""
+        module = self._construct(0)
+        own = dict(module.named_parameters()) | dict(module.named_buffers())
+        whole = [buffer for buffer in module.buffers() if not buffer.is_floating_point()]
+        with torch.no_grad():
+            for name, tensor in self.layout.named(vector).items():
+                own[name].copy_(tensor)
+            for buffer, values in zip(whole, integers.split([each.numel() for each in whole]), strict=True):
+                buffer.copy_(values.view(buffer.shape))
+        return module
+
     def insist_on_batches(self, size: int) -> None:
         """Refuse batches of one sample for a module that cannot train on one: BatchNorm has no spread to go by."""
         model = self.model()
