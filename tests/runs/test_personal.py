@@ -66,7 +66,7 @@ def test_what_cannot_be_opened_is_said_in_a_sentence(fed: Federation, tmp_path: 
         run.module(0)
     with pytest.raises(UserError, match="model of your own, given from Python: give it again as model="):
         fg.load(tmp_path / "bare", fed)
-    with pytest.raises(UserError, match="holds several runs: name one of them, such as .*bare"):
+    with pytest.raises(UserError, match=r"holds several runs: name one of them, such as .*bare"):
         fg.load(tmp_path)
     with pytest.raises(UserError, match="holds no run"):
         fg.load(tmp_path / "bare" / "nothing")

@@ -11,7 +11,7 @@ parameters (``requires_grad`` is off) stay as they began, everywhere: they never
 """
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -197,10 +197,7 @@ class Model:
 
     @integers.setter
     def integers(self, values: Tensor) -> None:
-        start = 0
-        for buffer in self._integers:
-            buffer.copy_(values[start : start + buffer.numel()].view(buffer.shape))
-            start += buffer.numel()
+        _distribute(values, self._integers)
 
     def differentiate(self, loss: Tensor) -> Tensor:
         """Back-propagate and return the live flat gradient (overwritten by the next call)."""
@@ -292,8 +289,7 @@ class Architecture:
         with torch.no_grad():
             for name, tensor in self.layout.named(vector).items():
                 own[name].copy_(tensor)
-            for buffer, values in zip(whole, integers.split([each.numel() for each in whole]), strict=True):
-                buffer.copy_(values.view(buffer.shape))
+            _distribute(integers, whole)
         return module
 
     def insist_on_batches(self, size: int) -> None:
@@ -312,6 +308,14 @@ class Architecture:
     def initial(self, *key: Key) -> Tensor:
         """Return freshly initialised weights; the same key gives the same bits."""
         return self.model(seed=torch_seed("initial", *key)).vector
+
+
+def _distribute(values: Tensor, buffers: Sequence[Tensor]) -> None:
+    """Copy joined values into the buffers that they came from."""
+    start = 0
+    for buffer in buffers:
+        buffer.copy_(values[start : start + buffer.numel()].view(buffer.shape))
+        start += buffer.numel()
 
 
 def _last_layer(module: nn.Module) -> str:
