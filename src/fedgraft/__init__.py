@@ -42,7 +42,7 @@ _PLACES = {
     "fedgraft.runs.comparison": ["Comparison"],
     "fedgraft.runs.reading": ["read"],
     "fedgraft.runs.recommend": ["Recommendation", "recommend"],
-    "fedgraft.runs.run": ["Run", "resume", "run"],
+    "fedgraft.runs.run": ["Run", "load", "resume", "run"],
 }
 _HOME = {name: place for place, names in _PLACES.items() for name in names}
 

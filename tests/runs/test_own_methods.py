@@ -113,9 +113,7 @@ def test_one_that_cannot_be_found_is_given_again(fed: Federation, tmp_path: Path
 
     with pytest.raises(KeyboardInterrupt):
         fg.run(Inside(beta=0.2), fed, model=small_network(), out=tmp_path / "run", watchers=[Interrupt(2)], **SETTINGS)
-    with pytest.raises(
-        UserError, match=r"had a method of your own, 'inside', .* give it to fedgraft.resume as method=$"
-    ):
+    with pytest.raises(UserError, match=r"had a method of your own, 'inside', .* give it as method=$"):
         fg.resume(tmp_path / "run", fed, model=small_network())
     with pytest.raises(UserError, match=r"holds another run \(beta is 0.2 there and 0.1 here\)"):
         fg.resume(tmp_path / "run", fed, model=small_network(), method=Inside())

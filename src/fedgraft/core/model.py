@@ -11,7 +11,7 @@ parameters (``requires_grad`` is off) stay as they began, everywhere: they never
 """
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -205,10 +205,7 @@ class Model:
 
     @integers.setter
     def integers(self, values: Tensor) -> None:
-        start = 0
-        for buffer in self._integers:
-            buffer.copy_(values[start : start + buffer.numel()].view(buffer.shape))
-            start += buffer.numel()
+        _distribute(values, self._integers)
 
     def differentiate(self, loss: Tensor) -> Tensor:
         """Back-propagate and return the live flat gradient (overwritten by the next call)."""
@@ -292,6 +289,17 @@ class Architecture:
         made.stateful, made.takes_integers = bool(self.state), not self.example.is_floating_point()
         return made
 
+    def module(self, vector: Tensor, integers: Tensor) -> nn.Module:
+        """Make a plain module of these weights, which shares no memory with anything and can be taken away."""
+        module = self._construct(0)
+        own = dict(module.named_parameters()) | dict(module.named_buffers())
+        whole = [buffer for buffer in module.buffers() if not buffer.is_floating_point()]
+        with torch.no_grad():
+            for name, tensor in self.layout.named(vector).items():
+                own[name].copy_(tensor)
+            _distribute(integers, whole)
+        return module
+
     def insist_on_batches(self, size: int) -> None:
         """Refuse batches of one sample for a module that cannot train on one: BatchNorm has no spread to go by."""
         model = self.model()
@@ -308,6 +316,14 @@ class Architecture:
     def initial(self, *key: Key) -> Tensor:
         """Return freshly initialised weights; the same key gives the same bits."""
         return self.model(seed=torch_seed("initial", *key)).vector
+
+
+def _distribute(values: Tensor, buffers: Sequence[Tensor]) -> None:
+    """Copy joined values into the buffers that they came from."""
+    start = 0
+    for buffer in buffers:
+        buffer.copy_(values[start : start + buffer.numel()].view(buffer.shape))
+        start += buffer.numel()
 
 
 def _last_layer(module: nn.Module) -> str:

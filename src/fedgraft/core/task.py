@@ -7,7 +7,7 @@ file: ``--task ./mine.py:Mine``.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -69,6 +69,13 @@ class Task:
         """Refuse a network with another number of outputs."""
         if outputs != self.outputs:
             raise UserError(f"the model has {outputs} outputs, and the task {self.name} needs {self.outputs}")
+
+    # ---- use
+    answered: ClassVar[Literal["probabilities", "values"]] = "values"
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        """Return what a user wants to know: a probability for each class or label, or values in their own unit."""
+        return outputs
 
     # ---- judgement
     def rows(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,6 +168,11 @@ class Classification(Task):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(outputs, targets)
 
+    answered = "probabilities"
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(dim=-1)
+
     def insist_on(self, outputs: int) -> None:
         if outputs < self.outputs:
             raise UserError(f"the model has {outputs} outputs for {self.outputs} classes")
@@ -197,6 +209,11 @@ class MultiLabel(Task):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(outputs, targets)
+
+    answered = "probabilities"
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        return outputs.sigmoid()
 
     def wrong(self, truth: Tensor) -> Tensor:
         return 50.0 * (1 - 2 * truth)
@@ -257,8 +274,11 @@ class Regression(Task):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.mse_loss(outputs, (targets - self.shift) / self.scale)
 
+    def answers(self, outputs: Tensor) -> Tensor:
+        return outputs * self.scale + self.shift
+
     def rows(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return outputs * self.scale + self.shift, targets
+        return self.answers(outputs), targets
 
     def wrong(self, truth: Tensor) -> Tensor:
         return torch.zeros_like(truth)  # no metric of values is bounded: nobody asks
@@ -302,6 +322,11 @@ class NextToken(Task):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+    answered = "probabilities"
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(dim=-1)
 
     def insist_on(self, outputs: int) -> None:
         if outputs < self.outputs:

@@ -21,6 +21,11 @@ class Workbench:
             self._models[key] = architecture.model(self.device)
         return self._models[key]
 
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """The models that were lent."""
+        return tuple(self._models.values())
+
     def clear(self) -> None:
         """Put away the models that keep state in Python, before the next client comes: its own would not be alone."""
         self._models = {key: model for key, model in self._models.items() if not model.stateful}

@@ -169,7 +169,7 @@ def federate(
     source = dataset if isinstance(dataset, Dataset) else _loaded(dataset, data_dir, task)
     drawn = _drawn(source, clients, partition, seed)
     preparation = _preparation(source.name, [source.x_train], normalise, augment, resize, (source.mean, source.std))
-    inputs = _inputs(np.concatenate([source.x_train, source.x_test]), resize)
+    inputs = as_inputs(np.concatenate([source.x_train, source.x_test]), resize)
     labels = torch.from_numpy(np.concatenate([source.y_train, source.y_test]))
 
     def samples(index: Array) -> Samples:
@@ -259,7 +259,7 @@ def _at_site(
     held: Arrays, number: int, seed: int, validation: float, preparation: Preparation, resize: int | None
 ) -> ClientData:
     def samples(part: str) -> Samples:
-        return Samples(_inputs(held[f"x_{part}"], resize), torch.from_numpy(held[f"y_{part}"]), preparation)
+        return Samples(as_inputs(held[f"x_{part}"], resize), torch.from_numpy(held[f"y_{part}"]), preparation)
 
     if "x_val" in held:
         return ClientData(samples("train"), samples("test"), samples("val"))
@@ -329,7 +329,7 @@ def _client(train: Samples, test: Samples, validation: float, seed: int, client:
     return ClientData(train.subset(order[aside:].sort().values), test, train.subset(order[:aside].sort().values))
 
 
-def _inputs(x: Array, resize: int | None = None) -> Tensor:
+def as_inputs(x: Array, resize: int | None = None) -> Tensor:
     """Images as bytes, channels last; tokens as they are; anything else as float32."""
     if x.dtype != np.uint8:
         kind = np.int64 if np.issubdtype(x.dtype, np.integer) else np.float32

@@ -58,12 +58,16 @@ class Workshop:
         own = {name: tensor.to(self.device, copy=True) for name, tensor in state.items()}
         return Client(id, own, self.data[id], self.spec, self.workbench, round=round, purpose=purpose)
 
+    def begin(self, purpose: Purpose, client: ClientId, round: int) -> None:
+        """Set all generators to a client's own streams, and put away what was another client's."""
+        streams.seed_torch(self.device, self.spec.seed, purpose, "torch", round, client)
+        streams.seed_globals(self.spec.seed, purpose, "globals", round, client)
+        self.workbench.clear()
+
     def perform(self, job: Job) -> Done:
         """Do a job; only what comes back with the result counts."""
         started = time.perf_counter()
-        streams.seed_torch(self.device, self.spec.seed, job.purpose, "torch", job.round, job.client)
-        streams.seed_globals(self.spec.seed, job.purpose, "globals", job.round, job.client)
-        self.workbench.clear()
+        self.begin(job.purpose, job.client, job.round)
         client = self.client(job.client, job.state, job.round, job.purpose)
         stages = self.spec.pipeline
         message = stages.decode("down", job.message.to(self.device), {})

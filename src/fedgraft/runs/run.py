@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,17 +17,16 @@ from fedgraft import kernels
 from fedgraft.base import characters, disk, memory
 from fedgraft.base.errors import UserError
 from fedgraft.base.version import __version__
-from fedgraft.core import exchange
+from fedgraft.core.client import Predictor
 from fedgraft.core.engine import Engine
-from fedgraft.core.evaluation import POINTS
+from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.core.method import Method, Server, Spec
-from fedgraft.core.model import Model as LiveModel
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
-from fedgraft.engines.workshop import Workshop, single_thread
+from fedgraft.engines.workshop import single_thread
 from fedgraft.methods import METHODS
-from fedgraft.runs import checkpoint, directory, hosting, identity, population, results
+from fedgraft.runs import checkpoint, directory, hosting, identity, personal, population, results
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
@@ -36,6 +35,7 @@ from fedgraft.runs.frame import Frame
 from fedgraft.runs.history import History
 from fedgraft.runs.identity import Identity
 from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.personal import PersonalModels
 from fedgraft.runs.population import Model, Population
 from fedgraft.runs.resultfile import FORMAT, Result
 
@@ -113,22 +113,29 @@ class Run:
 
         return run_table(self)
 
-    def module(self, client: int) -> nn.Module:
-        """The client's own network, as its last training left it, ready for use.
+    def module(self, client: int | str, point: Point = "trained") -> nn.Module:
+        """A client's own model, by its number or its site's name, ready for use: prepared inputs in, outputs out.
 
-        A method whose personal model is more than a network (a nearest prototype, a shifted feature) has none.
+        ``trained`` is as its last training left it, ``received`` as the server's last message makes it. Where a
+        method's personal model is more than a network (a nearest prototype, a shifted feature), the module wraps it.
         """
-        if self.server is None or client not in self._states:
-            raise UserError(f"there is no client {client}; there are 0 to {self.spec.clients - 1}")
-        assert isinstance(self.federation, Federation)
-        workshop = Workshop(self.method, self.spec, self.federation.clients, torch.device("cpu"))
-        subject = workshop.client(client, self._states[client], self.spec.rounds - 1, "evaluate")
-        exchange.contact(self.method, subject)
-        message = self.method.send(self.server, client).copy()
-        own = self.method.personal(subject, message, subject.own)
-        if not isinstance(own, LiveModel):
-            raise UserError(f"the personal model of {self.method.name} is not a plain network")
-        return self.spec.architecture(client).model().load(own.vector).module.eval()
+        return self._models.module(personal.numbered(self.spec, client), point)
+
+    def predictor(self, client: int | str, point: Point = "trained") -> Predictor:
+        """The same model as a callable, which computes as the run's own tests did."""
+        return self._models.predictor(personal.numbered(self.spec, client), point)
+
+    @property
+    def _models(self) -> PersonalModels:
+        if not isinstance(self.federation, Federation):
+            raise UserError("the models of a federation's sites stay with them: see `fedgraft deploy model`")
+        if self.server is None or not self._states:
+            raise UserError(
+                f"the run in {self.directory} kept no checkpoint of its last round (checkpoint_every = "
+                f"{self.config.checkpoint_every}), so its models are gone: run it again with --checkpoint-every auto"
+                if self.result else f"the run of {self.method.name} is not finished: it has no models yet"
+            )  # fmt: skip
+        return PersonalModels(self.method, self.spec, self.server, self._states, self.federation.clients)
 
     @property
     def facts(self) -> Result:
@@ -240,24 +247,60 @@ def resume(
     if (place / results.RESULT).exists():
         results.read_result(place, configure(read_settings(place / "config.toml")))
         raise UserError(f"the run in {place} is complete; there is nothing to resume")
+    run = _planned_again(place, federation, method, model, changes)
+    return insist_on_replies(go_on(run, place, watchers))
+
+
+def load(
+    place: str | Path,
+    federation: Federation | None = None,
+    *,
+    method: Method | None = None,
+    model: Model | None = None,
+) -> Run:
+    """Open a finished run, alone or in a comparison, with every client's own model.
+
+    The data have to be where they were: some methods adapt a model on them. ``federation``, ``model`` and ``method``
+    are needed if the run was given objects that no configuration can name.
+    """
+    place = Path(place)
+    if (place / "config.toml").exists() and not (place / results.RESULT).exists():
+        raise UserError(f"the run in {place} has not finished: `fedgraft resume` continues it")
+    return finished(_planned_again(place, federation, method, model, {}), place)
+
+
+def _planned_again(
+    place: Path,
+    federation: Federation | None,
+    method: Method | None,
+    model: Model | None,
+    changes: Mapping[str, Any],
+) -> Run:
+    """Plan the run of a directory as it was planned before, with the same settings on the same data."""
     if not (place / "config.toml").exists():
-        if any(place.glob("*/config.toml")):
+        if runs := sorted(each.parent.name for each in place.glob("*/config.toml")):
             raise UserError(
-                f"{place} holds several runs: `fedgraft resume`, or fedgraft.compare as before, goes on with them"
+                f"{place} holds several runs: name one of them, such as {place / runs[0]}; `fedgraft resume`, or "
+                "fedgraft.compare as before, goes on with an interrupted comparison"
             )
         raise UserError(f"{place} holds no run: there is no config.toml in it")
     if (place / "federation.json").exists():
-        raise UserError(f"the run in {place} is that of a federation: it goes on when its Flower app is started again")
+        raise UserError(
+            f"the run in {place} is that of a federation: it goes on when its Flower app is started again, and its "
+            "models are at its sites"
+        )
     written = read_settings(place / "config.toml")
     identity.insist_on_settings(place, written)
     config = configure(written, changes)
     if federation is not None:
         population.insist_on_agreement(config, federation)
+    if model is None and config.model == "custom":
+        raise UserError(f"the run in {place} had a model of your own, given from Python: give it again as model=")
     made = _found_again(config, place) if method is None else method
     run = plan(made, federation or population.federation(config), config, model)
     if method is not None and config.method.endswith(f":{type(method).__qualname__}"):  # its file may have moved
         run.config = run.config.model_copy(update={"method": config.method})
-    return insist_on_replies(go_on(run, place, watchers))
+    return run
 
 
 def insist_on_replies(run: Run) -> Run:
@@ -277,7 +320,7 @@ def _found_again(config: RunConfig, place: Path) -> Method:
     except UserError:
         raise UserError(
             f"the run in {place} had a method of your own, {config.method!r}, that cannot be found again from here; "
-            "give it to fedgraft.resume as method="
+            "give it as method="
         ) from None
     return METHODS.make(config.method, **config.params)
 

@@ -132,23 +132,32 @@ def _strata(target: Any, task: str | None, site: str) -> Array:
 
 def _site(table: Any, parts: Array, fitted: Fitted, reading: Reading, site: str) -> Site:
     """Turn one site's table into arrays."""
-    absent = np.full(len(table), np.nan)
-    held = {}
-    for each in fitted.inputs:
-        nothing = np.full(len(table), None, dtype=object) if each.kind == "category" else absent
-        held[each.name] = cells(table[each.name], each.kind, site) if each.name in table.columns else nothing
-    x = fitted.sample_values(held)
-    assert fitted.target is not None
-    kind, labels = target_words(table[fitted.target], site)
-    if fitted.labels:
-        y = fitted.numbers_of(labels if kind != "number" else table[fitted.target].astype(str).tolist(), site)
-    else:
-        y = cells(table[fitted.target], "number", site).astype(np.float32)
+    x, y = samples_of(table, fitted, site), targets_of(table, fitted, site)
     arrays = {f"{letter}_{part}": values[parts == part] for letter, values in (("x", x), ("y", y))
               for part in splitting.PARTS if part != "val" or "val" in parts}  # fmt: skip
     if fitted.window is not None:
         arrays = windows.of_rows(x, y, parts, _runs(table, parts, reading, site), fitted.window, site)
     return Site(**arrays, name=site)
+
+
+def samples_of(table: Any, fitted: Fitted, where: str) -> Array:
+    """Rows x inputs: what a network takes of a table; a column that is not there is missing in every row."""
+    absent = np.full(len(table), np.nan)
+    held = {}
+    for each in fitted.inputs:
+        nothing = np.full(len(table), None, dtype=object) if each.kind == "category" else absent
+        held[each.name] = cells(table[each.name], each.kind, where) if each.name in table.columns else nothing
+    return fitted.sample_values(held)
+
+
+def targets_of(table: Any, fitted: Fitted, where: str) -> Array:
+    """Each row's target: the number of its class, or its value."""
+    assert fitted.target is not None
+    insist_on(table.columns, [fitted.target], where)
+    kind, labels = target_words(table[fitted.target], where)
+    if fitted.labels:
+        return fitted.numbers_of(labels if kind != "number" else table[fitted.target].astype(str).tolist(), where)
+    return cells(table[fitted.target], "number", where).astype(np.float32)
 
 
 def _runs(table: Any, parts: Array, reading: Reading, site: str) -> list[Array]:

@@ -1,0 +1,164 @@
+"""Write a client's own model for use without fedgraft: a graph, its weights, what goes in and out, and a card."""
+
+import json
+import shutil
+import warnings
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedgraft.base import disk
+from fedgraft.base.errors import UserError
+from fedgraft.core.evaluation import Point
+from fedgraft.core.samples import Preparation
+from fedgraft.core.settings import TASKS
+from fedgraft.core.task import Task
+from fedgraft.data.federation import Federation
+from fedgraft.data.sources.fitted import Fitted, facts
+from fedgraft.exports import card, standalone
+from fedgraft.runs.directory import PREPARATION, write_preparation
+from fedgraft.runs.personal import numbered
+from fedgraft.runs.run import Run
+
+FORMAT = 1
+
+
+class Whole(nn.Module):
+    """A network with what is done before it (pixels become floats) and behind it (outputs become answers)."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, network: nn.Module, preparation: Preparation, task: Task, *, tokens: bool) -> None:
+        super().__init__()
+        self.network = network
+        self._task, self._tokens = task, tokens
+        mean, std = (torch.tensor(each or (0.5,)) for each in (preparation.mean, preparation.std))
+        self.register_buffer("scale", 1 / (255 * std), persistent=False)
+        self.register_buffer("shift", -mean / std, persistent=False)
+
+    def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the answers, and the outputs that they are made of."""
+        x = samples
+        if x.dtype == torch.uint8:
+            x = (x.to(torch.float32) * self.scale + self.shift).permute(0, 3, 1, 2)
+        elif not self._tokens:
+            x = x.to(torch.float32)
+        outputs = self.network(x)
+        return self._task.answers(outputs), outputs
+
+
+def whole(run: Run, client: int | str, point: Point) -> standalone.Exported:
+    """Return a client's own model, with all that an exported one has."""
+    number = numbered(run.spec, client)
+    network = run.module(number, point)
+    fed = run.federation
+    assert isinstance(fed, Federation)  # others have no modules
+    train = fed.clients[number].train
+    tokens = not run.spec.architecture(number).example.is_floating_point()
+    made = Whole(network, train.preparation, run.spec.task, tokens=tokens).eval()
+    told = _facts(run, fed, number, point, train.inputs[:2])
+    return standalone.Exported(told, None if fed.fitted is None else facts(fed.fitted), made)
+
+
+def write(run: Run, client: int | str, point: Point, out: Path, *, onnx: bool = False) -> Path:
+    """Write a client's own model into a new folder."""
+    if out.exists():
+        raise UserError(f"{out} is there already; name another folder with --out")
+    model = whole(run, client, point)
+    fed = run.federation
+    assert isinstance(fed, Federation)
+    example = fed.clients[numbered(run.spec, client)].train.inputs[:2]
+    program, batch = _graph(model.network, example)
+    told = {**model.facts, "batch": batch}
+    aside = out.with_name(f".{out.name}.part")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        aside.mkdir(parents=True)
+        _save(program, aside / "model.pt2")
+        tensors = model.network.network.state_dict()
+        disk.write(aside / "model.safetensors", disk.packed(tensors, method=run.method.name, point=point))
+        disk.write(aside / "model.json", json.dumps(told, indent=1).encode())
+        disk.write(aside / "model.py", Path(standalone.__file__).read_bytes())
+        if fed.fitted is not None:
+            write_preparation(aside, fed.fitted)
+        disk.write(aside / "README.md", card.text(told, PREPARATION if fed.fitted else None, onnx=onnx).encode())
+        if onnx:
+            from fedgraft.exports import onnxfile
+
+            onnxfile.write(model.network, example[: batch or 2], aside / "model.onnx", batch)
+        aside.rename(out)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return out
+
+
+def _graph(model: nn.Module, example: Tensor) -> tuple[Any, int | None]:
+    """Trace a model for any number of samples at once, or for one where it is computed otherwise for many."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            many = ({0: torch.export.Dim("batch")},)
+            return torch.export.export(model, (example,), dynamic_shapes=many, strict=False), None
+        except Exception:  # whatever the tracer has against it; one sample may be another matter
+            pass
+        try:
+            return torch.export.export(model, (example[:1],), strict=False), 1
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0][:200]
+            raise UserError(
+                f"this model cannot be traced by torch.export ({reason}); fedgraft.load(DIR).module(CLIENT) gives it"
+            ) from None
+
+
+def _save(program: Any, path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(program, path)
+
+
+def _facts(run: Run, fed: Federation, client: int, point: Point, example: Tensor) -> dict[str, Any]:
+    result, task = run.facts, run.spec.task
+    figures = {metric.name: result.rounds[-1].figures(point, metric.name) for metric in result.metrics}
+    own = {name: None if each is None else each.per_client[client] for name, each in figures.items()}
+    names = _names(task, fed.fitted)
+    return {
+        "format": FORMAT,
+        "client": run.spec.called(client),
+        "method": result.label or result.method,
+        "params": result.params,
+        "point": point,
+        "rounds": run.spec.rounds,
+        "seed": run.spec.seed,
+        "data": fed.name,
+        "clients": run.spec.clients,
+        "training_samples": run.spec.samples[client],
+        "task": TASKS.named(task),
+        "task_params": asdict(task),
+        "kind": task.answered,
+        "answers": names,
+        "input": {"shape": list(example.shape[1:]), "type": str(example.dtype).removeprefix("torch."),
+                  "columns": [] if fed.fitted is None else fed.fitted.names},
+        "resize": fed.resize,
+        "batch": None,
+        "metrics": own,
+        "test_samples": len(fed.clients[client].test),
+        "model": run.config.model,
+        "date": datetime.now(UTC).date().isoformat(),
+        "versions": dict(result.versions),
+    }  # fmt: skip
+
+
+def _names(task: Task, fitted: Fitted | None) -> list[str]:
+    """Name the answers: classes by their labels, values by the target."""
+    if task.answered == "values":
+        target = "value" if fitted is None or fitted.target is None else fitted.target
+        return [target] if task.outputs == 1 else [f"{target} {number}" for number in range(task.outputs)]
+    known = () if fitted is None else (*fitted.characters, "other") if fitted.characters else fitted.labels
+    return [*known, *(str(number) for number in range(len(known), task.outputs))]

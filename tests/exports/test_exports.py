@@ -1,0 +1,147 @@
+"""A client's own model, out of a run and into a folder that needs no fedgraft; predictions on new files."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import fedgraft as fg
+from fedgraft.base.errors import UserError
+from fedgraft.cli import app
+from fedgraft.data.federation import Federation
+from fedgraft.exports import asking, package, standalone
+
+QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "progress": False, "model": "mlp:8"}
+ALONE = """
+import sys, csv
+sys.modules["fedgraft"] = None  # whoever imports it fails
+sys.path.insert(0, sys.argv[1])
+from model import load
+import torch
+model = load(sys.argv[1])
+samples = torch.load(sys.argv[2])
+torch.save(model.answers(samples), sys.argv[3])
+"""
+
+
+def hospitals(folder: Path, *, regression: bool = False) -> Path:
+    """Two hospitals with numbers, words, dates and missing cells."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for name, shift in (("basel", 0.0), ("ulm", 1.0)):
+        with (folder / f"{name}.csv").open("w", newline="") as stream:
+            out = csv.writer(stream)
+            out.writerow(["age", "sex", "seen", "outcome"])
+            for number in range(60):
+                age = 40 + 10 * rng.standard_normal() + shift
+                sex = "" if number % 7 == 0 else "fm"[number % 2]
+                truth = age / 3 if regression else ("ill" if age > 40 else "well")
+                out.writerow(["" if number % 9 == 0 else f"{age:.2f}", sex, f"2024-0{1 + number % 9}-11", truth])
+    return folder
+
+
+def by_itself(folder: Path, samples: torch.Tensor, tmp_path: Path) -> torch.Tensor:
+    torch.save(samples, tmp_path / "samples.pt")
+    subprocess.run(
+        [sys.executable, "-c", ALONE, folder, tmp_path / "samples.pt", tmp_path / "answers.pt"], check=True, env={}
+    )
+    answers: torch.Tensor = torch.load(tmp_path / "answers.pt")
+    return answers
+
+
+@pytest.mark.parametrize("method", ["dbe", "fedproto"])
+def test_an_exported_model_answers_without_fedgraft(method: str, tmp_path: Path) -> None:
+    settings = {**QUICK, "model": "auto", "clients": 4}
+    run = fg.run(method, dataset="digits", out=tmp_path / "run", **settings)
+    package.write(run, 2, "received", tmp_path / "out")
+    assert isinstance(run.federation, Federation)
+    test = run.federation.clients[2].test
+    with torch.no_grad():
+        wanted = run.predictor(2, "received")(test.batch(slice(None))[0]).softmax(dim=1)
+    assert torch.allclose(by_itself(tmp_path / "out", test.inputs, tmp_path), wanted, atol=1e-5)
+    facts = json.loads((tmp_path / "out" / "model.json").read_text())
+    assert facts["metrics"]["accuracy"] == run.records[-1]["received"]["metrics"]["accuracy"]["per_client"][2]
+    np.savez(tmp_path / "new.npz", x=test.inputs.numpy(), y=test.labels.numpy())
+    found = asking.evaluate(asking.model_of(tmp_path / "out", None, None), tmp_path / "new.npz")
+    assert found["accuracy"] == pytest.approx(facts["metrics"]["accuracy"])
+    assert found["log_loss"] == pytest.approx(facts["metrics"]["log_loss"], rel=1e-4)
+
+
+def test_from_tables_to_labelled_answers(tmp_path: Path) -> None:
+    place = hospitals(tmp_path / "sites")
+    fg.run("fedper", dataset=str(place), target="outcome", out=tmp_path / "run", **QUICK)
+    told = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--client", "ulm", "--out", str(tmp_path / "out")])
+    assert told.exit_code == 0, told.output
+    rows = tmp_path / "rows.csv"
+    rows.write_text("age,sex,seen\n71.5,m,2024-03-11\n,x,2024-12-31\n20,,2023-01-01\n")
+    from_run = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), str(rows), "--client", "ulm"]).stdout
+    from_export = CliRunner().invoke(app, ["predict", str(tmp_path / "out"), str(rows)]).stdout
+    alone = subprocess.run(
+        [sys.executable, tmp_path / "out" / "model.py", rows], check=True, capture_output=True, text=True
+    ).stdout
+    assert from_run.splitlines()[0] == "answer,ill,well"
+    tables = [[row[1:] for row in csv.reader(text.splitlines()[1:])] for text in (from_run, from_export, alone)]
+    assert np.allclose(*np.array(tables[:2], dtype=float), atol=1e-5)
+    assert np.allclose(*np.array(tables[1:], dtype=float), atol=1e-5)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "# The model of ulm" in card
+    assert "python model.py rows.csv" in card
+
+
+def test_values_come_in_their_own_unit(tmp_path: Path) -> None:
+    place = hospitals(tmp_path / "sites", regression=True)
+    run = fg.run("local", dataset=str(place), target="outcome", out=tmp_path / "run", **{**QUICK, "rounds": 20})
+    model = package.whole(run, "basel", "trained")
+    found = asking.evaluate(model, place / "basel.csv", ["rmse", "r2"])
+    header, *rows = csv.reader(asking.predict(model, place / "basel.csv").splitlines())
+    truth = [float(row["outcome"]) for row in csv.DictReader((place / "basel.csv").open())]
+    assert header == ["outcome"]
+    error = np.array([float(row[0]) for row in rows]) - truth
+    assert found["rmse"] == pytest.approx(float(np.sqrt(np.mean(error**2))), rel=1e-4)
+    assert 5 < np.mean([float(row[0]) for row in rows]) < 25
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    place = hospitals(tmp_path / "sites")
+    run = fg.run("local", dataset=str(place), target="outcome", out=tmp_path / "run", **QUICK)
+    model = package.whole(run, "ulm", "trained")
+    (tmp_path / "a.csv").write_text("age,sex\n71.5,m\n")
+    with pytest.raises(UserError, match=r"no column of .*a.csv is called 'seen'"):
+        asking.predict(model, tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("age,sex,seen\nold,m,2024-01-01\n")
+    with pytest.raises(UserError, match=r"age in row 1 of .* is 'old', not a number"):
+        asking.predict(model, tmp_path / "b.csv")
+    (tmp_path / "c.csv").write_text("age,sex,seen\n1,m,2024-01-01\n")
+    with pytest.raises(UserError, match=r"no column of .* is called 'outcome'"):
+        asking.evaluate(model, tmp_path / "c.csv")
+    np.savez(tmp_path / "d.npz", x=np.zeros((2, 3), dtype=np.float32))
+    with pytest.raises(UserError, match=r"a sample in .*d.npz is 3 \(float32\), and the model takes 7"):
+        asking.predict(model, tmp_path / "d.npz")
+    with pytest.raises(UserError, match="is no table: this model takes rows"):
+        asking.predict(model, tmp_path / "e.png")
+    with pytest.raises(UserError, match="say with --client whose model: basel, ulm"):
+        asking.opened(tmp_path / "run", None)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UserError, match="is there already; name another folder with --out"):
+        package.write(run, 0, "trained", tmp_path / "out")
+    (tmp_path / "out" / "model.json").write_text("{")
+    with pytest.raises(UserError, match="does not hold what its name promises"):
+        asking.model_of(tmp_path / "out", None, None)
+
+
+def test_onnx_computes_the_same(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    run = fg.run("fedavg", dataset="digits", clients=3, out=tmp_path / "run", **{**QUICK, "model": "auto"})
+    package.write(run, 0, "trained", tmp_path / "out", onnx=True)
+    assert isinstance(run.federation, Federation)
+    samples = run.federation.clients[0].test.inputs[:7]
+    given = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx").run(["answers"], {"samples": samples.numpy()})
+    assert np.allclose(given[0], standalone.load(tmp_path / "out").answers(samples).numpy(), atol=1e-4)
