@@ -38,7 +38,7 @@ CONTRACTS = {
     "contract 4": ["tests/core/test_contracts.py", "tests/core/test_message.py"],
     "contract 8": ["tests/core/test_contracts.py", "tests/core/test_message.py", "tests/core/test_boundary.py"],
     "bank": ["tests/core/test_bank.py"],
-    "data": ["tests/data/test_federation.py", "tests/data/test_sites.py"],
+    "data": ["tests/data/test_federation.py", "tests/data/sources/test_own.py"],
     "settings": ["tests/runs/test_settings.py"],
     "simplex": ["tests/core/test_simplex.py"],
     "statistics": ["tests/runs/test_statistics.py", "tests/report/test_comparison.py"],
