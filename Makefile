@@ -7,7 +7,7 @@ export OMP_NUM_THREADS := 1
 .PHONY: demo deploy-demo test lint format tables bench bench-peers trials mutants clean
 
 demo: $(VENV)/installed
-	$(BIN)/fedgraft compare fedper fedapa --dataset digits --clients 10 --partition dirichlet:0.1 --rounds 30 --lr 0.05 --seeds 3
+	$(BIN)/fedgraft compare ditto fedper --dataset digits --clients 13 --partition blocks:train=40 --model mlp:64 --rounds 20 --batch-size 10 --evaluate-every 5 --seeds 3 --by-client --report
 
 deploy-demo: $(VENV)/installed-flower
 	$(BIN)/fedgraft deploy demo

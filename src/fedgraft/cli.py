@@ -145,6 +145,9 @@ def compare(
     recipe: Recipe = None,
     out: Annotated[Path | None, typer.Option(help="Directory of the comparison.", callback=nameable)] = None,
     report: Report = False,
+    by_client: Annotated[
+        bool, typer.Option("--by-client", help="Also say for each client in a sentence whether joining pays.")
+    ] = False,
     track: Track = None,
     point: Point = AT[0],
     as_json: Json = False,
@@ -176,9 +179,10 @@ def compare(
         display = stack.enter_context(Display(console, total_runs=agenda.left(directory)))
         watchers = [*_trackers(track, stack), display]
         done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers, progress=False)
-    if report:
-        typer.echo(f"report: {done.report(directory / 'report.html', point)}", err=as_json)
-    _show_comparison(done, directory, as_json, point)
+    written = done.report(directory / "report.html", point) if report else None
+    _show_comparison(done, directory, as_json, point, by_client=by_client)
+    if written:
+        typer.echo(f"report: {written}", err=as_json)
 
 
 @app.command()
@@ -645,7 +649,7 @@ def _show(done: Any, as_json: bool) -> None:
         typer.echo(f"run directory: {done.directory}")
 
 
-def _show_comparison(done: Any, directory: Path, as_json: bool, point: At) -> None:
+def _show_comparison(done: Any, directory: Path, as_json: bool, point: At, *, by_client: bool = False) -> None:
     """Print what a comparison gave; one that has a run in which no reply was taken is no success."""
     from fedgraft.report.comparison import view
     from fedgraft.runs.run import insist_on_replies
@@ -654,6 +658,10 @@ def _show_comparison(done: Any, directory: Path, as_json: bool, point: At) -> No
         typer.echo(json.dumps(done.to_json(point)))
     else:
         _console(stderr=False).print(view(done, point))
+        if by_client:
+            from fedgraft.report import sentences
+
+            _console(stderr=False).print("\n".join(sentences.by_client(done, point)), highlight=False, markup=False)
         typer.echo(f"comparison directory: {directory}")
     for each in done.runs.values():
         for run in each:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from rich.console import RenderableType
@@ -28,7 +28,6 @@ from fedgraft.engines.workshop import single_thread
 from fedgraft.methods import METHODS
 from fedgraft.runs import checkpoint, directory, hosting, identity, personal, population, results
 from fedgraft.runs.checkpoint import Checkpoint
-from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
 from fedgraft.runs.frame import Frame
@@ -38,6 +37,9 @@ from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.personal import PersonalModels
 from fedgraft.runs.population import Model, Population
 from fedgraft.runs.resultfile import FORMAT, Result
+
+if TYPE_CHECKING:
+    from fedgraft.runs.comparison import Comparison
 
 AUTO_SECONDS = 20.0
 
@@ -157,6 +159,8 @@ class Run:
 
     @property
     def _alone(self) -> "Comparison[Run]":
+        from fedgraft.runs.comparison import Comparison  # statistics come with it, and a site needs none
+
         return Comparison(self.config, {self.label: [self]})
 
     @property

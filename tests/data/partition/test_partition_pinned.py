@@ -15,6 +15,7 @@ PINNED = [
     ("dominant:n=20/40,k=2..5,s=20,test_size=12", 6, "5d271b282bfe4e26"),
     ("dirichlet-client:0.5", 6, "3d382b566b24ab33"),
     ("iid", 6, "ebd6dd772f222be5"),
+    ("blocks:train=9", 6, "59719e6bf53e9c46"),
 ]
 
 

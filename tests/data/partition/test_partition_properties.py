@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 from fedgraft.base.errors import UserError
 from fedgraft.data.partition import SCHEMES, Dirichlet, shares
 
-ALWAYS_POSSIBLE = ["dirichlet:0.001", "dirichlet:0.1", "dirichlet:100", "practical", "dirichlet-balanced:0.1", "iid"]
-MAY_REFUSE = ["pathological:1", "pathological:2", "pathological-random:2", "dirichlet-balanced:0.001"]
+ALWAYS_POSSIBLE = [
+    "dirichlet:0.001",
+    "dirichlet:0.1",
+    "dirichlet:100",
+    "practical",
+    "dirichlet-balanced:0.1",
+    "iid",
+    "blocks:train=1",
+]
+MAY_REFUSE = ["pathological:1", "pathological:2", "pathological-random:2", "dirichlet-balanced:0.001", "blocks:train=3"]
 SHARING = [
     "dominant:n=6,k=1/2,s=20", "dominant-1:80,n=12,remainder=last", "dominant-1*:80,n=12", "dominant-2:80,n=12",
     "dominant-3:80,n=12", "dirichlet-client:0.3",

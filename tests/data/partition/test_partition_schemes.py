@@ -7,6 +7,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.data.partition import (
     IID,
     SCHEMES,
+    Blocks,
     Dirichlet,
     DirichletBalanced,
     DirichletClient,
@@ -471,6 +472,26 @@ def test_iid_cuts_each_file_into_equal_parts():
     assert [len(samples) for samples in partition.test] == [3, 3, 2]
     assert sorted(np.concatenate(partition.train)) == list(range(10))
     assert sorted(np.concatenate(partition.test)) == list(range(10, 18))
+
+
+# Blocks --------------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_stretches_of_the_files_in_their_order():
+    y = np.arange(12) % 3, np.arange(6) % 3
+    whole = Blocks().split(*y, clients=3, seed=0)
+    assert [samples.tolist() for samples in whole.train] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert [samples.tolist() for samples in whole.test] == [[12, 13], [14, 15], [16, 17]]
+    few = Blocks(train=1).split(*y, clients=3, seed=0)
+    for client in range(3):
+        assert len(few.train[client]) == 1
+        together = np.sort(np.concatenate([few.train[client], few.test[client]]))
+        assert together.tolist() == sorted([*whole.train[client], *whole.test[client]])
+    assert few.fingerprint() != Blocks(train=1).split(*y, clients=3, seed=1).fingerprint()
+    with pytest.raises(UserError, match="has 4 samples for each of 3 clients: choose train=4 or less"):
+        Blocks(train=5).split(*y, clients=3, seed=0)
+    with pytest.raises(UserError, match="train must be a whole number from 1 up"):
+        Blocks(train=0)
 
 
 # Refusals of all schemes ---------------------------------------------------------------------------------------------

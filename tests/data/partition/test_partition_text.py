@@ -10,6 +10,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.data.partition import (
     IID,
     SCHEMES,
+    Blocks,
     Dirichlet,
     DirichletBalanced,
     DirichletClient,
@@ -49,6 +50,8 @@ from fedgraft.data.partition.scheme import spell
         ("dirichlet-client:0.3", DirichletClient(0.3)),
         ("dirichlet-client:0.3,n=1200,test_size=200", DirichletClient(0.3, n=1200, test_size=200)),
         ("iid", IID()),
+        ("blocks", Blocks()),
+        ("blocks:train=40", Blocks(train=40)),
     ],
 )
 def test_text_and_scheme_are_the_same_thing(text, scheme):

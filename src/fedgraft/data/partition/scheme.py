@@ -58,6 +58,8 @@ class Scheme(ABC):
     syntax: ClassVar[str]
     about: ClassVar[str]
     paper: ClassVar[str]
+    steady: ClassVar[bool] = False
+    """Whether client 3 of one seed is client 3 of another: the same source of samples."""
 
     @classmethod
     def required(cls) -> list[str]:
