@@ -57,8 +57,8 @@ def test_below_the_breakdown_point_the_result_stays_among_the_honest(
 @pytest.mark.parametrize("average", [bank.mean, Median().average, Trimmed(share=0.1).average])
 def test_an_average_is_rounded_once(average: Callable[[Tensor, Tensor], Tensor]) -> None:
     """A thousand rows added up in single precision differ in the last digits."""
-    many = torch.randn(1000, 50, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(average(many, torch.ones(1000)), average(many.double(), torch.ones(1000)).float())
+    many, ones = torch.randn(1000, 50, generator=torch.Generator().manual_seed(0)), torch.ones(1000)
+    assert torch.equal(average(many, ones), average(many.double(), ones).float())
 
 
 def test_the_plain_mean_is_carried_away_and_the_others_are_not() -> None:

@@ -8,6 +8,7 @@ finite and serves everybody.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ from trials.fuzz.federation import network, small_federation
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int8, torch.uint8, torch.bool]
 
 
-@dataclass(repr=False)
+@dataclass
 class Scene:
     """A method in the middle of a run: its server, what it expects, and what honest clients answer."""
 
@@ -41,8 +42,8 @@ class Scene:
     replies: dict[ClientId, Message]
     expected: dict[ClientId, Mapping[str, Field]]
 
-    def __repr__(self) -> str:
-        return self.method.name
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:  # what Hypothesis shows of it
+        printer.text(self.method.name)
 
 
 @dataclass
