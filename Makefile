@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo deploy-demo test lint format tables bench bench-peers trials clean
+.PHONY: demo deploy-demo test lint format tables bench bench-peers trials mutants clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedgraft compare ditto fedper --dataset digits --clients 13 --partition blocks:train=40 --model mlp:64 --rounds 20 --batch-size 10 --evaluate-every 5 --seeds 3 --by-client --report
@@ -33,13 +33,19 @@ bench: $(VENV)/installed-dev
 bench-peers: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks peers
 
-# reliability by hand: 10,000 cases for each reader, every attack, 50 kills, 1,000 rounds, every deliberate break (docs/reliability.md)
+# reliability by hand: 10,000 cases for each reader, every attack, 50 kills, 1,000 rounds, every break of a contract (docs/reliability.md)
 trials: $(VENV)/installed-dev
 	$(BIN)/python -W ignore -m trials.fuzz
 	$(BIN)/python -W ignore -m trials.attack
 	$(BIN)/python -m trials.crash
 	$(BIN)/python -m trials.soak
 	$(BIN)/python -m trials.mutations
+
+# small changes to core/ and methods/ that the tests have to notice; all of them take hours
+MUTANTS ?= fedgraft.*
+mutants: $(VENV)/installed-mutants
+	$(BIN)/mutmut run $(foreach name,$(MUTANTS),'$(name)')
+	$(BIN)/mutmut results
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
@@ -59,5 +65,9 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+$(VENV)/installed-mutants: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mutants]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .bench build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench mutants build .pytest_cache .mypy_cache .ruff_cache .hypothesis

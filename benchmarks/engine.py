@@ -10,7 +10,7 @@ clock; the loop alone on the machine is given too. Rounds and loops take turns, 
 
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from benchmarks import work
 from benchmarks.machine import median
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
-from fedgraft.core.evaluation import BATCH, Kind, Scores
+from fedgraft.core.evaluation import BATCH
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Server, Spec
@@ -131,18 +131,8 @@ class Watched:
         self.jobs = {client: o.seconds for client, o in outcomes.items() if isinstance(o, Outcome)}
         return outcomes
 
-    @property
-    def sets(self) -> Collection[Kind]:
-        return self.engine.sets
-
-    def commit(self, accepted: Collection[ClientId]) -> None:
-        self.engine.commit(accepted)
-
-    def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
-        return self.engine.evaluate(round, messages)
-
-    def observe(self) -> Mapping[str, Tensor]:
-        return self.engine.observe()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
 
 
 def makespan(jobs: Sequence[float], workers: int) -> float:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedgraft.base.errors import UserError
+from fedgraft.core.task import Classification
 from fedgraft.data.datasets import Dataset, load
 from fedgraft.data.federation import federate
 from fedgraft.methods import METHODS
@@ -32,7 +33,7 @@ def images(name: str, *, tiny: bool = False) -> tuple[Dataset, str]:
         return (pictures[labels] + 40 * noise).clip(0, 255).astype(np.uint8), labels
 
     (x_train, y_train), (x_test, y_test) = draw(train), draw(test)
-    return Dataset(name, x_train, y_train, x_test, y_test, 10), "synthetic"
+    return Dataset(name, x_train, y_train, x_test, y_test, Classification(10)), "synthetic"
 
 
 def planned(

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -13,11 +14,13 @@ from fedgraft.core.client import Client, ClientId
 from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
+from fedgraft.core.method import Method
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.spec import Spec
 from fedgraft.core.workbench import Workbench
-from fedgraft.data.federation import Federation
+from fedgraft.data.federation import Federation, federate
 from fedgraft.engines.local import LocalEngine
+from fedgraft.runs.run import run
 from fedgraft.testing import CLASSES as CLASSES
 from fedgraft.testing import awkward as awkward
 from fedgraft.testing import blobs
@@ -81,3 +84,15 @@ def real_data(name: str) -> Path:
     if folder is None or not path.exists():
         pytest.skip(f"set FEDGRAFT_DATA to a folder that holds {name}.npz to run this on real data")
     return path
+
+
+def on_digits(method: Method, *, rounds: int = 10, **more: Any) -> tuple[float, float]:
+    """Pooled accuracy on scikit-learn's digits where the method's paper measures, and that of everybody's first guess.
+
+    The guess is the class of which the client has most: what a model that learned nothing but counts would say.
+    """
+    fed = federate("digits", 10, "dirichlet:0.3", seed=0)
+    done = run(method, fed, rounds=rounds, workers=1, evaluate_every=rounds, lr=0.05, **more)
+    guesses = [int((data.test.labels == data.train.counts(10).argmax()).sum()) for data in fed.clients]
+    accuracy = done.result["last"][method.headline]["accuracy"]["pooled"]
+    return float(accuracy), sum(guesses) / sum(len(data.test) for data in fed.clients)

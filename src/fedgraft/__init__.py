@@ -11,11 +11,10 @@ not wait for torch.
 """
 
 import importlib
+from functools import cache
 from typing import Any
 
-from fedgraft.base.version import __version__
-from fedgraft.data.partition import SCHEMES
-from fedgraft.methods import METHODS
+from fedgraft.base.version import __version__ as __version__
 
 _PLACES = {
     "fedgraft.base.errors": ["UserError"],
@@ -42,18 +41,28 @@ _PLACES = {
     "fedgraft.runs.compare": ["compare"],
     "fedgraft.runs.comparison": ["Comparison"],
     "fedgraft.runs.reading": ["read"],
+    "fedgraft.runs.recommend": ["Recommendation", "recommend"],
     "fedgraft.runs.run": ["Run", "resume", "run"],
 }
-_HOME = {name: place for place, names in _PLACES.items() for name in names} | METHODS.classes | SCHEMES.classes
+_HOME = {name: place for place, names in _PLACES.items() for name in names}
 
-__all__ = ["__version__", *_HOME]
+
+@cache
+def _named() -> dict[str, str]:
+    """The module of every name, also of methods and schemes, at whose files nobody looks before."""
+    from fedgraft.data.partition import SCHEMES
+    from fedgraft.methods import METHODS
+
+    return _HOME | METHODS.classes | SCHEMES.classes
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name == "__all__":
+        return ["__version__", *_named()]
+    if name.startswith("__") or name not in _named():
         raise AttributeError(f"fedgraft has no {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(_named()[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(["__version__", *_named()])

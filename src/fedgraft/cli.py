@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -74,13 +75,13 @@ def _stop(number: int, _: object) -> None:
 
 
 @contextmanager
-def _resumable(directory: Path) -> Iterator[None]:
+def _resumable(directory: Path, how: str | None = None) -> Iterator[None]:
     """Say to somebody who stops a run how it goes on."""
     try:
         yield
     except StoppedError as stopped:
-        begun = any((directory / name).exists() for name in ("config.toml", "agenda.toml"))
-        how = f"`fedgraft resume {shlex.quote(str(directory))}` goes on with it"
+        begun = any((directory / name).exists() for name in ("config.toml", "agenda.toml", "race.toml"))
+        how = how or f"`fedgraft resume {shlex.quote(str(directory))}` goes on with it"
         stopped.hint = f"; {how}" if begun else " before anything was written"
         raise
 
@@ -181,6 +182,50 @@ def compare(
     _show_comparison(done, directory, as_json, point, by_client=by_client)
     if written:
         typer.echo(f"report: {written}", err=as_json)
+
+
+@app.command()
+@partial(with_settings, without=("dataset",))
+def recommend(
+    data: Annotated[str, typer.Argument(help="A folder or table of sites (docs/data.md), or a dataset.")],
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="A method in the race (may be given several times; default: all that fit)."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds (starts, batches) the final has.", min=1)] = 3,
+    budget_bytes: Annotated[
+        int | None, typer.Option(help="What one client may send and receive in a whole run.", min=1)
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="About how long the race may take here.")] = None,
+    config: ConfigFile = None,
+    recipe: Recipe = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of the race; an interrupted one goes on.", callback=nameable)
+    ] = None,
+    track: Track = None,
+    as_json: Json = False,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Say whether joining pays, for whom, with which method and at what cost: a race on validation data."""
+    full = configure(read(config) if config else {}, settings, {"dataset": data}, recipe_name=recipe)
+    names.insist(full, list(methods or []))
+    _insist_on_trackers(track)
+
+    from fedgraft.runs.recommend import recommend as race
+    from fedgraft.terminal import Display
+
+    directory = out or default_directory("recommend", _short(Path(data).stem))
+    with ExitStack() as stack:
+        again = shlex.join(["--out", str(directory)])
+        stack.enter_context(_resumable(directory, f"the same command with {again} goes on with it"))
+        watchers = [*_trackers(track, stack), stack.enter_context(Display(_console(), total_runs=2))]
+        done = race(
+            data, methods=methods or None, seeds=seeds, budget_bytes=budget_bytes, minutes=minutes, config=full,
+            watchers=watchers, out=directory, progress=False,
+        )  # fmt: skip
+    typer.echo(json.dumps(done.to_json()) if as_json else str(done))
+    typer.echo(f"\nreport: {directory / 'report.html'}", err=as_json)
 
 
 @app.command()

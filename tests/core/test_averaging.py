@@ -52,6 +52,15 @@ def test_below_the_breakdown_point_the_result_stays_among_the_honest(
     assert float((clipped - Median().average(everybody, claimed)).norm()) <= 0.5 + 1e-4
 
 
+@pytest.mark.parametrize("kind", ["mean", "median", "trimmed:0.1"])
+def test_an_average_is_rounded_once(kind: str) -> None:
+    """A thousand rows added up in single precision differ in the last digits."""
+    many = torch.randn(1000, 50, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(
+        bank.mean(many, torch.ones(1000), kind), bank.mean(many.double(), torch.ones(1000), kind).float()
+    )
+
+
 def test_the_plain_mean_is_carried_away_and_the_others_are_not() -> None:
     honest = rows(9, 0)
     everybody = torch.cat([honest, torch.full((2, 7), 1e6)])

@@ -17,6 +17,7 @@ from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
 from fedgraft.methods.fedavg import FedAvg
+from fedgraft.methods.fedbn import FedBN
 
 
 def weights(*values: float) -> Message:
@@ -165,3 +166,13 @@ def test_statistics_of_batchnorm_have_more_room_and_are_bounded_all_the_same(fed
         return excesses(spec, sent, replies)[2]["weights"]
 
     assert excess(230.0) < 10 < excess(1e6)
+
+
+def test_batchnorm_that_stays_at_home_counts_as_it_began(fed: Federation) -> None:
+    spec = specification(fed, norm=True)
+    method = FedBN()
+    sent = {0: method.send(method.setup(spec), 0)}
+    norm = float(sent[0]["weights"].norm())
+    moved = {0: Message(weights=sent[0]["weights"] + 0.1)}  # 53 weights; the five scales at home began as ones
+    assert excesses(spec, sent, moved)[0]["weights"] == pytest.approx(math.sqrt(0.53 / (norm**2 + 5)))
+    assert specification(fed).first_batchnorm_norms == (0.0,)

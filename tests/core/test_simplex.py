@@ -1,4 +1,4 @@
-"""Mixing weights on the simplex: answers by hand, by brute force and by another solver, and what must never happen."""
+"""Mixing weights on the simplex: answers by hand, by brute force and in another form, and what must never happen."""
 
 import itertools
 import time
@@ -70,7 +70,7 @@ def test_brute_force_finds_nothing_better(rank: int) -> None:
 @pytest.mark.parametrize(
     ("variance", "exploded", "atol"), [(1e-6, 1, 1e-8), (1e-2, 1, 1e-8), (1, 1, 1e-8), (1e4, 1, 1e-8), (1, 1e4, 1e-5)]
 )
-def test_another_solver_agrees(variance: float, exploded: float, atol: float) -> None:
+def test_the_programme_in_its_wide_form_agrees(variance: float, exploded: float, atol: float) -> None:
     # the programme as non-negative least squares: [D; diag(sqrt v); 1] b = [0; 0; 1], then b / sum b
     H, v = random_statistics(30, 12, 0)
     v *= variance
@@ -174,6 +174,12 @@ def test_what_has_no_answer_falls_back_and_spoils_nobody_else() -> None:
     assert torch.equal(beta[:4], fallback[:4].double())
     assert beta[4].tolist() == pytest.approx([4 / 7, 2 / 7, 1 / 7])
     assert torch.equal(mixtures(torch.tensor([[1.0], [torch.nan]]), torch.ones(2)), torch.eye(2, dtype=torch.float64))
+
+
+def test_a_solver_that_does_not_end_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simplex, "nnls", lambda A, b, maxiter: nnls(A, b, maxiter=1))
+    H, v = random_statistics(6, 9, 3)
+    assert torch.equal(mixtures(H, v), torch.eye(6, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("seed", range(3))

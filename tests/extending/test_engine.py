@@ -101,8 +101,8 @@ def test_it_is_found_again_from_another_folder(here: Path, monkeypatch: pytest.M
 def test_in_a_comparison_and_from_python() -> None:
     short = {"clients": 3, "rounds": 1, "model": "linear", "partition": "iid"}
     local, mine = (fg.compare(["fedper"], seeds=1, engine=engine, **short) for engine in ("local", MINE))
-    assert [run.accuracy for runs in mine.runs.values() for run in runs] == [
-        run.accuracy for runs in local.runs.values() for run in runs
+    assert [run.value for runs in mine.runs.values() for run in runs] == [
+        run.value for runs in local.runs.values() for run in runs
     ]
     assert len(Path("log.txt").read_text().splitlines()) == 6, "three methods trained and tested"
 

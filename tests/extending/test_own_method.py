@@ -50,7 +50,7 @@ def test_it_is_run_resumed_and_reported(here: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_it_is_compared() -> None:
-    typed("compare", "./mine.py:Halfway", "mine:Halfway:part=1.0", *SHORT, "--seeds", "1", "--out", "all")
+    typed("compare", "./mine.py:Halfway", "./mine.py:Halfway:part=1.0", *SHORT, "--seeds", "1", "--out", "all")
     told = json.loads(Path("all/comparison.json").read_text())
     assert [row["method"] for row in told["rows"]] == ["local", "fedavg", "halfway", "halfway:part=1.0"]
     fedavg, whole, half = (result(f"all/{name}-seed0") for name in ("fedavg", "halfway-part=1.0", "halfway"))

@@ -1,8 +1,14 @@
 """FedProx: the pull, its gradient, and what it comes to."""
 
+from collections.abc import Sequence
+
 import torch
 from conftest import simulate, slope, specification, visit
+from torch import Tensor
 
+from fedgraft.core.client import Client
+from fedgraft.core.model import Model
+from fedgraft.core.training import Phase
 from fedgraft.data.federation import Federation
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.methods.fedprox import FedProx, pulled
@@ -51,3 +57,26 @@ def test_a_stronger_pull_keeps_clients_nearer_and_none_is_fedavg(fed: Federation
     _, _, fedavg = simulate(FedAvg(), fed, spec)
     _, _, unpulled = simulate(FedProx(mu=0.0), fed, spec)
     assert all(torch.equal(fedavg.states[c]["own"], unpulled.states[c]["own"]) for c in fedavg.states)
+
+
+def test_a_method_on_the_leash_keeps_its_own_loss_and_plan(fed: Federation) -> None:
+    class HeadOnly(FedProx):
+        """Trains the head of client 0 alone, and not on what the others do."""
+
+        def plan(self, client: Client) -> Sequence[Phase]:
+            return [Phase("head")] if client.id == 0 else [Phase()]
+
+        def loss(self, client: Client, model: Model, x: Tensor, y: Tensor) -> Tensor:
+            return (1 + client.id) * super().loss(client, model, x, y)
+
+    spec = specification(fed)
+    client = visit(fed, spec)
+    trained = HeadOnly().fit(client, client.own)
+    extractor = client.layout.span("extractor")
+    assert torch.equal(trained[extractor], client.own[extractor])
+    assert not torch.equal(trained, client.own)
+
+
+def test_without_a_pull_it_says_that_it_is_fedavg() -> None:
+    assert FedProx(mu=0.0).caveats() == ("mu = 0 makes FedProx the same as FedAvg",)
+    assert FedProx().caveats() == ()

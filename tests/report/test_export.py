@@ -81,3 +81,30 @@ def test_the_command_prints_a_comparison_and_a_run(folder: Path, comparison: fg.
     assert isinstance(wrong.exception, UserError)
     assert "did you mean 'accuracy'" in str(wrong.exception)
     assert CliRunner().invoke(app, ["table", str(folder), "--format", "word"]).exit_code == 2
+
+
+METHODS = ["fedper", "ditto", "fedapa", "apfl", "apple"]
+
+
+@pytest.mark.parametrize(("dataset", "title", "unit"), [("diabetes", "RMSE", ""), ("breast-cancer", "AUC", " in %")])
+def test_regression_and_auc_go_through_comparison_table_and_report(
+    dataset: str, title: str, unit: str, tmp_path: Path
+) -> None:
+    words = ["compare", *METHODS, "--dataset", dataset, "--partition", "iid", "--clients", "4", "--rounds", "2"]
+    words += ["--seeds", "1", "--workers", "1", "--out", str(tmp_path / "all"), "--report"]
+    words += ["--metrics", "auc,accuracy"] if title == "AUC" else []
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert f"{title}{unit} after the last round" in done.output
+    made = CliRunner().invoke(app, ["table", str(tmp_path / "all"), "--format", "md"]).output
+    assert f"{title}{unit}" in made
+    rows = fg.read(tmp_path / "all").rows()
+    assert [row.method for row in rows] == ["local", "fedavg", *METHODS]
+    assert all(f"| {row.metric.shown(row.mean['trained'].mean)}" in made.replace("*", "") for row in rows)
+    page = (tmp_path / "all" / "report.html").read_text()
+    assert f'Communication against <span data-m="0">{title}</span>' in page
+    text = CliRunner().invoke(app, ["report", str(tmp_path / "all"), "--text"]).output
+    assert f"mean {title} of the clients by round" in text
+    if title == "RMSE":
+        assert "accuracy" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
+        assert "accuracy" not in text + made

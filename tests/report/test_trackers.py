@@ -32,13 +32,14 @@ def test_metrics_have_flat_names_and_no_holes() -> None:
     figures = {
         "auc": {"mean": 0.25, "pooled": None, "per_client": [0.25]},
         "rmse": {"mean": 1.5, "pooled": 2.5, "per_client": [1.5]},
+        "hits@5/ü": {"mean": 0.5, "pooled": None, "per_client": [0.5]},
     }
     record = {"loss": None, "bytes_up": 3, "bytes_down": 4, "seconds": 0.5, "refused": [1], "round": 1,
               "trained": {"metrics": figures, "diverged": [0]}}  # fmt: skip
     assert metrics(record) == {
         "bytes_up": 3, "bytes_down": 4, "seconds": 0.5, "refused": 1,
         "trained/auc/mean": 0.25, "trained/rmse/mean": 1.5, "trained/rmse/pooled": 2.5,
-        "trained/diverged": 1,
+        "trained/hits_5__/mean": 0.5, "trained/diverged": 1,
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.report.watch import Follower, watch
 
@@ -95,3 +96,16 @@ def test_ctrl_c_ends_the_view_quietly(going_on: Path) -> None:
     view.send_signal(signal.SIGINT)
     _, errors = view.communicate(timeout=60)
     assert (view.returncode, errors) == (0, "")
+
+
+def test_a_run_is_followed_by_its_own_metric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = fg.run("fedavg", dataset="diabetes", partition="iid", clients=3, rounds=2, workers=1, out=tmp_path / "run")
+    watch(tmp_path / "run", Console(file=io.StringIO()), poll_seconds=0.01)
+    line = capsys.readouterr().out.splitlines()[-1]
+    mean = run.facts.last.trained["rmse"].mean
+    assert "RMSE received" in line
+    assert line.endswith(f"trained {run.metrics[0].shown(mean)}")
+    assert "%" not in line
+    live = Console(file=io.StringIO(), force_terminal=True, width=100)
+    watch(tmp_path / "run", live, poll_seconds=0.01)
+    assert "RMSE" in live.file.getvalue()  # type: ignore[attr-defined]

@@ -203,3 +203,17 @@ def test_how_sure_a_clients_difference_is() -> None:
     assert high == pytest.approx(0.2 + ((one_high - 0.8) ** 2 + (0.6 - two_low) ** 2) ** 0.5)
     assert low > 0
     assert between_shares(10 / 14, 8 / 14, 14).low < 0, "2 of 14 images can be chance"
+
+
+def test_how_sure_a_mean_over_seeds_is() -> None:
+    # mean 2, deviation 1, three values: 2 -+ 4.3027 / sqrt(3)
+    assert statistics.over_seeds([1.0, 2.0, 3.0]) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-4)
+    assert statistics.over_seeds([1.0]) is None
+
+
+def test_of_many_intervals_a_few_are_above_zero_by_chance() -> None:
+    # one of 40 at 2.5 % each: 1 - 0.975^40 = 0.64; four: 0.018; two of six: 0.0087
+    assert not statistics.more_than_chance(1, 40)
+    assert statistics.more_than_chance(4, 40)
+    assert statistics.more_than_chance(2, 6)
+    assert not statistics.more_than_chance(0, 6)

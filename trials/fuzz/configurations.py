@@ -4,10 +4,11 @@ What is taken has to survive a trip through the config.toml of a run directory.
 """
 
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import tomli_w
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
 
 from fedgraft import methods, models
 from fedgraft.core.settings import Training
@@ -16,7 +17,7 @@ from fedgraft.methods import METHODS
 from fedgraft.papers import recipes
 from fedgraft.runs import directory
 from fedgraft.runs.config import RunConfig, configure, participation_range, read
-from trials.fuzz import Attempt, damage
+from trials.fuzz import Reader, damage
 
 SETTINGS = [*RunConfig.model_fields, *Training.model_fields]
 FILE = """\
@@ -48,86 +49,113 @@ METHOD_TEXTS = [
 MODELS = ["auto", "mlp:20-10", "linear", "vgg11:0.25", "vgg-family:0.5", "lenet5,cnn-apple", "cnn-digits"]
 
 
-def prepare() -> Attempt:
-    """Nothing is slow here."""
-    kinds = [_file, _values, _values, _params, _method_text, _partition_text, _model_text]
-    recipe_names = list(recipes())
+Made = tuple[RunConfig, Any]
+
+
+def prepare() -> Reader:
+    """Whatever may be asked for is imported before anybody watches."""
+    for registry in (METHODS, SCHEMES, models.MODELS):
+        for name in registry.shipped:
+            assert registry[name]
     methods.describe(METHODS["fedapa"])
-
-    def attempt(rng: Random, room: Path) -> None:
-        config, made = rng.choice(kinds)(rng, room, recipe_names)
-        if config is None:
-            return
-        participation_range(config.participation)
-        SCHEMES.make(config.partition)
-        made = made or METHODS.make(config.method, **config.params)
-        config = config.model_copy(update={"method": made.name, "params": made.parameters()})
-        directory.write_config(room, config)
-        again = configure(read(room / "config.toml"))
-        assert again == config.model_copy(update={"params": again.params}), "config.toml repeats another run"
-        assert METHODS.make(again.method, **again.params) == made
-
-    return attempt
-
-
-Made = tuple[RunConfig | None, Any]
+    return Reader(
+        st.one_of(
+            st.tuples(st.just(_file), damage.damaged(FILE.encode())),
+            st.tuples(st.just(_keywords), st.tuples(_values(), _recipe_names())),
+            st.tuples(st.just(_written), st.tuples(_values(), _recipe_names())),
+            st.tuples(st.just(_params), _hyper_parameters()),
+            st.tuples(st.just(_method_text), _damaged_texts(METHOD_TEXTS)),
+            st.tuples(st.just(_partition_text), st.sampled_from(PARTITIONS) | _damaged_texts(PARTITIONS)),
+            st.tuples(
+                st.just(_model_text),
+                st.tuples(_damaged_texts(MODELS), st.sampled_from([(1, 8, 8), (3, 32, 32), (12,)])),
+            ),
+        ),
+        _attempt,
+    )
 
 
-def _file(rng: Random, room: Path, recipe_names: list[str]) -> Made:
-    (room / "run.toml").write_bytes(damage.damaged(rng, FILE.encode()))
+def _attempt(case: Any, room: Path) -> None:
+    read_one, given = case
+    config, made = read_one(given, room)
+    participation_range(config.participation)
+    SCHEMES.make(config.partition)
+    made = made or METHODS.make(config.method, **config.params)
+    config = config.model_copy(update={"method": made.name, "params": made.parameters()})
+    directory.write_config(room, config)
+    again = configure(read(room / "config.toml"))
+    assert again == config.model_copy(update={"params": again.params}), "config.toml repeats another run"
+    assert METHODS.make(again.method, **again.params) == made
+
+
+def _file(content: bytes, room: Path) -> Made:
+    (room / "run.toml").write_bytes(content)
     return configure(read(room / "run.toml")), None
 
 
-def _values(rng: Random, room: Path, recipe_names: list[str]) -> Made:
-    """Random values for settings, given as keywords or in a file."""
-    given: dict[str, Any] = {}
-    for _ in range(rng.choice([1, 1, 2, 4])):
-        name = rng.choice([*SETTINGS, damage.text(rng)])
-        given[name] = damage.value(rng)
-    if rng.random() < 0.3:
-        given = {"training": {**given, "lr": rng.choice([0.1, 1])}}
-    if rng.random() < 0.3:
-        (room / "run.toml").write_text(tomli_w.dumps(_without_none(given)), "utf-8")
-        given = read(room / "run.toml")
-    recipe = rng.choice([None, None, *recipe_names, damage.text(rng)])
-    return configure(given, {"rounds": 3}, recipe_name=recipe), None
+def _keywords(given: tuple[dict[str, Any], str | None], _: Path) -> Made:
+    settings, recipe = given
+    return configure(settings, {"rounds": 3}, recipe_name=recipe), None
 
 
-def _params(rng: Random, room: Path, recipe_names: list[str]) -> Made:
-    """Random values for the hyper-parameters of any method."""
-    name = rng.choice(list(METHODS))
-    known = [p["name"] for p in methods.describe(METHODS[name])["parameters"]] or ["eta"]
-    params = {rng.choice([*known, damage.text(rng)]): damage.value(rng) for _ in range(rng.randint(1, 3))}
-    return configure({"method": name, "params": params}), None
+def _written(given: tuple[dict[str, Any], str | None], room: Path) -> Made:
+    settings, recipe = given
+    (room / "run.toml").write_text(tomli_w.dumps(_without_none(settings)), "utf-8")
+    return _keywords((read(room / "run.toml"), recipe), room)
 
 
-def _method_text(rng: Random, room: Path, recipe_names: list[str]) -> Made:
-    text = rng.choice(METHOD_TEXTS)
-    made = METHODS.make(_damaged_text(rng, text))
+def _params(given: tuple[str, dict[str, Any]], _: Path) -> Made:
+    method, params = given
+    return configure({"method": method, "params": params}), None
+
+
+def _method_text(text: str, _: Path) -> Made:
+    made = METHODS.make(text)
     assert METHODS.make(METHODS.label(made)) == made, "the label of a method is another method"
     return RunConfig(), made
 
 
-def _partition_text(rng: Random, room: Path, recipe_names: list[str]) -> Made:
-    text = rng.choice(PARTITIONS)
-    drawn = SCHEMES.make(_damaged_text(rng, text) if rng.random() < 0.9 else text)
-    return configure({"partition": str(drawn)}), None
+def _partition_text(text: str, _: Path) -> Made:
+    return configure({"partition": str(SCHEMES.make(text))}), None
 
 
-def _model_text(rng: Random, room: Path, recipe_names: list[str]) -> Made:
-    text = _damaged_text(rng, rng.choice(MODELS))
-    name = models.resolve(text, rng.choice([(1, 8, 8), (3, 32, 32), (12,)]), 10)
+def _model_text(given: tuple[str, tuple[int, ...]], _: Path) -> Made:
+    text, shape = given
+    name = models.resolve(text, shape, 10)
     assert models.resolve(name, (3, 32, 32), 10) is not None
     models.fleet(name, 8)
     return configure({"model": name}), None
 
 
-def _damaged_text(rng: Random, text: str) -> str:
-    if rng.random() < 0.3:
-        words = list(text)
-        words.insert(rng.randint(0, len(words)), damage.text(rng))
-        return "".join(words)
-    return damage.damaged(rng, text.encode()).decode("utf-8", rng.choice(["replace", "ignore", "surrogateescape"]))
+@st.composite
+def _values(draw: DrawFn) -> dict[str, Any]:
+    """Values of any kind for a few settings."""
+    names = st.sampled_from(SETTINGS) | damage.texts()
+    given = draw(st.dictionaries(names, damage.values(), min_size=1, max_size=4))
+    return {"training": {**given, "lr": draw(st.sampled_from([0.1, 1]))}} if draw(damage.rarely()) else given
+
+
+def _recipe_names() -> SearchStrategy[str | None]:
+    return st.none() | st.sampled_from([*recipes()]) | damage.texts()
+
+
+@st.composite
+def _hyper_parameters(draw: DrawFn) -> tuple[str, dict[str, Any]]:
+    """Values of any kind for the hyper-parameters of any method."""
+    name = draw(st.sampled_from([*METHODS]))
+    known = [p["name"] for p in methods.describe(METHODS[name])["parameters"]] or ["eta"]
+    return name, draw(st.dictionaries(st.sampled_from(known) | damage.texts(), damage.values(), min_size=1, max_size=3))
+
+
+@st.composite
+def _damaged_texts(draw: DrawFn, good: list[str]) -> str:
+    text = draw(st.sampled_from(good))
+    if draw(damage.rarely()):
+        at = draw(st.integers(0, len(text)))
+        return text[:at] + draw(damage.texts()) + text[at:]
+    return draw(damage.damaged(text.encode())).decode(
+        "utf-8", draw(st.sampled_from(["replace", "ignore", "surrogateescape"]))
+    )
 
 
 def _without_none(value: Any) -> Any:

@@ -5,11 +5,12 @@ What is taken has to be what its record declares, tensor by tensor; nothing larg
 
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import Scores
@@ -18,13 +19,18 @@ from fedgraft.core.message import Message
 from fedgraft.core.task import Classification
 from fedgraft.engines.flower import records
 from fedgraft.testing import classified
-from trials.fuzz import Attempt, damage
+from trials.fuzz import Reader, damage
 
 LIMIT = 4096
-Reader = Callable[[RecordDict], object]
+SHAPES = [(2**40,), (2**31, 2**31, 4), (-1,), (0,), (), (37, 1), (1, 37), (3, 4), (1,) * 70, (2**70,)]
+DTYPES = ["float64", "object", "O", "<U9", "complex64", "float32 ", "", "bfloat16", "int8"]
+INTEGERS = st.sampled_from([0, 1, -1, 5, 2**31, 2**63 - 1, -(2**63)])
+FLOATS = st.sampled_from([0.0, 1.5, -1e308, float("inf"), float("nan")])
+BOOLEANS, TEXTS, BYTES = st.booleans(), damage.texts(), st.binary(max_size=9)
+Reading = Callable[[RecordDict], object]
 
 
-def prepare() -> Attempt:
+def prepare() -> Reader:
     """Pack one message of each kind."""
     generator = torch.Generator().manual_seed(0)
     reply = Message(
@@ -35,7 +41,7 @@ def prepare() -> Attempt:
     task, metrics = Classification(3), Classification(3).judges()
     points = {"received": classified(3, 10, 4.5), "trained": classified(7, 10, 1.5)}
     outcome = Outcome(reply, 0.5, 12, 0.1, 5)
-    kinds: list[tuple[Callable[[], RecordDict], Reader]] = [
+    kinds: list[tuple[Callable[[], RecordDict], Reading]] = [
         (
             lambda: records.answer(tag, outcome, 20),
             lambda content: _fitting(records.outcome(content, LIMIT, 20).reply, content),
@@ -50,17 +56,15 @@ def prepare() -> Attempt:
         (lambda: records.Hello("a", 20, 5, 5, "1", "s").pack(), records.Hello.unpack),
     ]
 
-    def attempt(rng: Random, _: Path) -> None:
-        pack, read = rng.choice(kinds)
-        content = pack()
-        for _ in range(rng.choice([1, 1, 1, 2, 4])):
-            _spoil(rng, content)
-        try:
-            read(content)
-        except records.RecordError as refusal:
-            raise UserError(str(refusal)) from None
+    return Reader(_spoiled(kinds), _attempt)
 
-    return attempt
+
+def _attempt(case: tuple[Reading, RecordDict], _: Path) -> None:
+    read, content = case
+    try:
+        read(content)
+    except records.RecordError as refusal:
+        raise UserError(str(refusal)) from None
 
 
 def _fitting(message: Message, content: RecordDict) -> None:
@@ -74,58 +78,56 @@ def _fitting(message: Message, content: RecordDict) -> None:
         assert held[name].data.endswith(raw), f"{name} has other values than were sent"
 
 
-def _spoil(rng: Random, content: RecordDict) -> None:
-    """Change one record: take it away, put another kind in its place, change an entry."""
-    name = rng.choice(list(content) or ["tag"])
-    record, kind = content.get(name), rng.randrange(10)
-    if kind == 0:
-        content.pop(name, None)
-    elif kind == 1:
-        content.pop(name, None)
-        content[name] = rng.choice([ConfigRecord(), MetricRecord(), ArrayRecord({})])
-    elif isinstance(record, ArrayRecord):
-        _spoil_array(rng, record)
-    elif isinstance(record, ConfigRecord):
-        record[rng.choice([*record, damage.text(rng)])] = _scalar(rng, (int, float, bool, str, bytes))
-    elif isinstance(record, MetricRecord):
-        record[rng.choice([*record, "test/received/more"])] = _scalar(rng, (int, float))
-        if rng.random() < 0.2:
-            record.pop(rng.choice(list(record)))
+@st.composite
+def _spoiled(draw: DrawFn, kinds: list[tuple[Callable[[], RecordDict], Reading]]) -> tuple[Reading, RecordDict]:
+    """Change a message: take records away, put others in their place, change entries."""
+    pack, read = draw(st.sampled_from(kinds))
+    content = pack()
+    for _ in range(draw(st.sampled_from([1, 1, 1, 2, 4]))):
+        name = draw(st.sampled_from([*content] or ["tag"]))
+        record, kind = content.get(name), draw(st.integers(0, 9))
+        if kind >= 8:
+            content.pop(name, None)
+        if kind == 9:
+            content[name] = draw(st.sampled_from([ConfigRecord, MetricRecord, ArrayRecord]))()
+        elif isinstance(record, ArrayRecord):
+            draw(_spoiled_array(record))
+        elif isinstance(record, ConfigRecord):
+            record[draw(st.sampled_from([*record, "more"]) | damage.texts())] = draw(
+                _scalars(BOOLEANS, INTEGERS, FLOATS, TEXTS, BYTES)
+            )
+        elif isinstance(record, MetricRecord):
+            record[draw(st.sampled_from([*record, "test/received/more"]))] = draw(_scalars(INTEGERS, FLOATS))
+            if draw(damage.rarely()):
+                record.pop(draw(st.sampled_from([*record])))
+    return read, content
 
 
-def _spoil_array(rng: Random, record: ArrayRecord) -> None:
-    name = rng.choice(list(record) or ["x"])
+@st.composite
+def _spoiled_array(draw: DrawFn, record: ArrayRecord) -> None:
+    name = draw(st.sampled_from([*record] or ["x"]))
     array = record.pop(name, None) or Array("float32", (1,), "numpy.ndarray", b"")
-    kind = rng.randrange(8)
-    if kind == 0:
-        return  # it is missing
-    if kind == 1:
-        array.data = damage.damaged(rng, array.data)
-    elif kind == 2:  # damage to the header, the length as it was
-        head = damage.damaged(rng, array.data[:128], hits=1)[:128].ljust(128)
+    kind = draw(st.sampled_from(["missing", "data", "header", "shape", "dtype", "stype", "text", "name"]))
+    if kind == "missing":
+        return
+    if kind == "data":
+        array.data = draw(damage.damaged(array.data))
+    elif kind == "header":  # the length as it was
+        head = draw(damage.damaged(array.data[:128], most=1))[:128].ljust(128)
         array.data = head + array.data[128:]
-    elif kind == 3:
-        shapes = [(2**40,), (2**31, 2**31, 4), (-1,), (0,), (), (37, 1), (1, 37), (3, 4), tuple([1] * 70), (2**70,)]
-        array.shape = rng.choice(shapes)
-    elif kind == 4:
-        array.dtype = rng.choice(["float64", "object", "O", "<U9", "complex64", "float32 ", "", "bfloat16", "int8"])
-    elif kind == 5:
-        array.stype = rng.choice(["torch.save", "pickle", "", "numpy.savez"])
-    elif kind == 6:
-        array.data = damage.text(rng).encode()
+    elif kind == "shape":
+        array.shape = draw(st.sampled_from(SHAPES))
+    elif kind == "dtype":
+        array.dtype = draw(st.sampled_from(DTYPES))
+    elif kind == "stype":
+        array.stype = draw(st.sampled_from(["torch.save", "pickle", "", "numpy.savez"]))
+    elif kind == "text":
+        array.data = draw(damage.texts()).encode()
     else:
-        name = damage.text(rng)
+        name = draw(damage.texts())
     record[name] = array
 
 
-def _scalar(rng: Random, kinds: tuple[type, ...]) -> Any:
+def _scalars(*kinds: SearchStrategy[Any]) -> SearchStrategy[Any]:
     """A value of a kind that the record can hold, or a list of such."""
-    made: dict[type, Callable[[], Any]] = {
-        int: lambda: rng.choice([0, 1, -1, 5, 2**31, 2**63 - 1, -(2**63)]),
-        float: lambda: rng.choice([0.0, 1.5, -1e308, float("inf"), float("nan")]),
-        bool: lambda: rng.random() < 0.5,
-        str: lambda: damage.text(rng),
-        bytes: lambda: rng.randbytes(rng.randint(0, 9)),
-    }
-    one = made[rng.choice(kinds)]
-    return [one() for _ in range(rng.randint(0, 4))] if rng.random() < 0.3 else one()
+    return st.one_of(*kinds, *(st.lists(kind, max_size=4) for kind in kinds))

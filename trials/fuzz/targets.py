@@ -2,10 +2,10 @@
 
 from importlib.util import find_spec
 
-from trials.fuzz import Attempt, Target, checkpoints, configurations, datasets, replies
+from trials.fuzz import Reader, Target, checkpoints, configurations, datasets, replies
 
 
-def _messages() -> Attempt:
+def _messages() -> Reader:
     from trials.fuzz import messages  # needs Flower
 
     return messages.prepare()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedgraft.core import streams
-from fedgraft.core.model import Layout, Model, Part
+from fedgraft.core.model import Layout, Model, Shared
 from fedgraft.core.optimizer import Stepper, optimizer
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.settings import Training
@@ -94,11 +94,11 @@ class Client(Holder):
         return self.spec.initial(client, independent)
 
     # what travels of a vector
-    def take(self, vector: Tensor, part: Part) -> Tensor:
+    def take(self, vector: Tensor, part: Shared) -> Tensor:
         """Copy what travels when ``part`` is shared, buffers by the run's policy."""
         return self.layout.take(vector, part, self.settings.buffers)
 
-    def put(self, vector: Tensor, values: Tensor, part: Part) -> Tensor:
+    def put(self, vector: Tensor, values: Tensor, part: Shared) -> Tensor:
         """Return ``vector`` with the received ``values`` in the place of ``part``."""
         return self.layout.put(vector, values, part, self.settings.buffers)
 

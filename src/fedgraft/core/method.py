@@ -18,7 +18,7 @@ from fedgraft.core.client import Client, ClientId, Predictor
 from fedgraft.core.hyper import check
 from fedgraft.core.hyper import hyper as hyper
 from fedgraft.core.message import Field, Message
-from fedgraft.core.model import Model, Part
+from fedgraft.core.model import Model, Shared
 from fedgraft.core.spec import Spec as Spec
 from fedgraft.core.state import Holder
 from fedgraft.core.training import Phase
@@ -67,8 +67,8 @@ class Method:
             check(self.name, parameter, getattr(self, parameter.name))
 
     # ---- what is shared
-    def shared(self) -> Part:
-        """Which part of the network travels."""
+    def shared(self) -> Shared:
+        """What of the network travels."""
         return "all"
 
     # ---- server half

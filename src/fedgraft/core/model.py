@@ -24,7 +24,11 @@ from fedgraft.base.errors import UserError
 from fedgraft.core.streams import Key, seed_globals, torch_seed, untouched
 
 Part = Literal["all", "extractor", "head", "nothing"]
+"""A part of the network whose parameters are one slice of the vector, so that training can move it alone."""
+Shared = Part | Literal["all but BatchNorm"]
+"""What can travel of a network: a part, or the tensors of all layers that do not normalise batches."""
 Buffers = Literal["average", "local", "keep"]
+BATCHNORM = nn.modules.batchnorm._BatchNorm
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Slot:
     trained: bool
     channels_last: bool
     frozen: bool = False
+    batchnorm: bool = False
 
     @property
     def layer(self) -> str:
@@ -98,15 +103,15 @@ class Layout:
             "nothing": slice(end, end),
         }[part]
 
-    def width(self, part: Part, buffers: Buffers) -> int:
+    def width(self, part: Shared, buffers: Buffers) -> int:
         """How many floats travel when ``part`` is shared."""
         return sum(span.stop - span.start for span in self._travelling(part, buffers))
 
-    def take(self, vector: Tensor, part: Part, buffers: Buffers) -> Tensor:
+    def take(self, vector: Tensor, part: Shared, buffers: Buffers) -> Tensor:
         """Copy what travels when ``part`` is shared out of ``vector`` (its last dimension)."""
         return torch.cat([vector[..., span] for span in self._travelling(part, buffers)], dim=-1)
 
-    def put(self, vector: Tensor, values: Tensor, part: Part, buffers: Buffers) -> Tensor:
+    def put(self, vector: Tensor, values: Tensor, part: Shared, buffers: Buffers) -> Tensor:
         """Return a copy of ``vector`` in which ``part`` has the received ``values``."""
         result, start = vector.clone(), 0
         for span in self._travelling(part, buffers):
@@ -119,7 +124,10 @@ class Layout:
         """Return views of all tensors in ``vector`` by name."""
         return {slot.name: slot.view(vector) for slot in self.slots}
 
-    def _travelling(self, part: Part, buffers: Buffers) -> tuple[slice, ...]:
+    def _travelling(self, part: Shared, buffers: Buffers) -> tuple[slice, ...]:
+        if part == "all but BatchNorm":
+            there = (slot for slot in self.slots if slot.trained or (buffers == "average" and not slot.frozen))
+            return tuple(slice(slot.start, slot.stop) for slot in there if not slot.batchnorm)
         spans = (self.span(part),)
         return (*spans, self.buffers(part)) if buffers == "average" else spans
 
@@ -132,7 +140,7 @@ class Model:
         self.stateful, self.takes_integers = False, False
         self.vector = torch.zeros(layout.size, dtype=layout.dtype, device=device)
         self.gradient = torch.zeros(layout.trained, dtype=layout.dtype, device=device)
-        self.normalises_batches = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
+        self.normalises_batches = any(isinstance(m, BATCHNORM) for m in module.modules())
         self._edit: Callable[[Tensor], Tensor] | None = None
         self._features: Tensor | None = None
         self._parameters: dict[str, list[nn.Parameter]] = {"extractor": [], "head": []}
@@ -378,6 +386,7 @@ def _layout(module: nn.Module, head: str, channels_last: bool) -> Layout:
     dtypes = {tensor.dtype for _, tensor, _ in tensors}
     if len(dtypes) != 1:
         raise UserError(f"the module mixes tensors of {sorted(map(str, dtypes))}; convert it to one type")
+    normalising = {name for name, part in module.named_modules() if isinstance(part, BATCHNORM)}
     slots: list[Slot] = []
     start = 0
     for kind in ("trained", "buffer", "frozen"):
@@ -387,8 +396,11 @@ def _layout(module: nn.Module, head: str, channels_last: bool) -> Layout:
                     continue
                 stop, last = start + tensor.numel(), channels_last and tensor.dim() == 4
                 slots.append(
-                    Slot(name, tuple(tensor.shape), start, stop, part, kind == "trained", last, kind == "frozen")  # type: ignore[arg-type]
-                )
+                    Slot(
+                        name, tuple(tensor.shape), start, stop, part, kind == "trained", last,  # type: ignore[arg-type]
+                        frozen=kind == "frozen", batchnorm=name.rpartition(".")[0] in normalising,
+                    )
+                )  # fmt: skip
                 start = stop
     if not any(slot.trained for slot in slots):
         raise UserError("all parameters of the module are frozen (requires_grad is off): there is nothing to train")

@@ -6,7 +6,9 @@ was sent (of the first weights, if nothing like it was). Fewer than three replie
 not choose; they are measured by what was sent alone. Numbers without dimensions are left to the method's own bounds.
 
 Statistics of BatchNorm travel behind the parameters and are measured by themselves, with more room: they have the scale
-of the activations, which an honest client's last layers may carry a hundred times away in one round.
+of the activations, which an honest client's last layers may carry a hundred times away in one round. A network that
+travels without its BatchNorm layers is measured as if they were there as they began: the weights before such a layer
+have no scale of their own, and may go as far whether it travels or not.
 """
 
 import math
@@ -68,6 +70,12 @@ def _statistics(spec: Spec, client: ClientId, entry: Tensor) -> int:
     return entry.shape[-1]
 
 
+def _at_home(spec: Spec, client: ClientId, entry: Tensor) -> float:
+    """The norm of the BatchNorm layers that stay at home, as they began, if the entry is the network without them."""
+    without = spec.layout(client).width("all but BatchNorm", spec.settings.buffers)
+    return spec.first_batchnorm_norms[spec.assignment[client]] if entry.shape == (without,) else 0.0
+
+
 def _counts(entry: Tensor) -> bool:
     return entry.is_floating_point() and entry.dim() > 0
 
@@ -82,7 +90,7 @@ def _size(entry: Tensor, was: Tensor | None, part: slice) -> float:
 def _scale(spec: Spec, client: ClientId, sent: Message, was: Tensor | None, entry: Tensor, part: slice) -> float:
     """The norm of what was sent under this name, or else of the largest thing sent and of the first weights."""
     if was is not None and was.shape == entry.shape and (norm := _norm(was[..., part])) > 0:
-        return norm
+        return math.hypot(norm, _at_home(spec, client, entry))
     return max([spec.first_norms[spec.assignment[client]], *(_norm(each) for each in sent.values() if _counts(each))])
 
 

@@ -83,6 +83,16 @@ class Spec:
         """The norm of the first weights of each architecture: how large a model is."""
         return tuple(float(a.initial(self.seed, kind).norm()) for kind, a in enumerate(self.architectures))
 
+    @cached_property
+    def first_batchnorm_norms(self) -> tuple[float, ...]:
+        """The norm of what BatchNorm layers have of the first weights of each architecture: 0 where there are none."""
+        found = []
+        for kind, a in enumerate(self.architectures):
+            first = a.initial(self.seed, kind)
+            theirs = [first[slot.start : slot.stop] for slot in a.layout.slots if slot.batchnorm and slot.trained]
+            found.append(math.hypot(*(float(each.norm()) for each in theirs)))
+        return tuple(found)
+
     def one_architecture(self, method: str) -> Architecture:
         """Insist that all clients run the same network."""
         if len(self.architectures) > 1:

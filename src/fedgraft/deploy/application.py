@@ -10,7 +10,8 @@ import tomli_w
 from jinja2 import Environment, StrictUndefined
 
 from fedgraft.base.errors import UserError
-from fedgraft.deploy.charter import ELSEWHERE, Charter
+from fedgraft.deploy.charter import Charter
+from fedgraft.deploy.elsewhere import ELSEWHERE
 from fedgraft.deploy.processes import CONNECTION
 from fedgraft.engines.flower.limits import AHEAD, BEHIND, PIECE
 from fedgraft.runs import directory

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedgraft.base.errors import UserError
-from fedgraft.deploy.charter import ELSEWHERE
+from fedgraft.deploy.elsewhere import ELSEWHERE
 from fedgraft.flags import ConfigFile, Recipe, Set, with_settings
 from fedgraft.methods import METHODS
 from fedgraft.runs import names

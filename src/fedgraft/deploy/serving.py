@@ -67,7 +67,7 @@ def branch(charter: Charter, place: Path) -> Branch:
     number = charter.sites.index(described.name)
     learned = TASKS.split(charter.located(charter.data.task))[0]
     held = read_own(
-        described.data, reading(charter.run), learned, charter.run.seed, charter.data.preparation, described.name
+        described.data, reading(charter.run), learned, charter.run.drawn_by, charter.data.preparation, described.name
     )
     data = _data(charter, held, number)
     samples = tuple(len(data.train) if each == number else 0 for each in range(len(charter.sites)))
@@ -118,8 +118,9 @@ def _data(charter: Charter, site: Site, number: int) -> ClientData:
     run = charter.run
     preparation = prepare(charter.data.mean, charter.data.std, augment=run.augment)
     return site_data(
-        site, number, seed=run.seed, validation=run.validation, preparation=preparation, resize=run.resize, task=learned
-    )
+        site, number, seed=run.drawn_by, validation=run.validation, preparation=preparation, resize=run.resize,
+        task=learned,
+    )  # fmt: skip
 
 
 # ---- what both halves know

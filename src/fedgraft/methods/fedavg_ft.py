@@ -36,11 +36,13 @@ from fedgraft.methods.fedavg import FedAvg
 PARTS: dict[str, Part] = {"full": "all", "head": "head", "body": "extractor"}
 
 
-def fine_tune(client: Client, start: Tensor, loss: Loss, part: Part, epochs: int, lr: float | None = None) -> Tensor:
+def fine_tune(
+    client: Client, start: Tensor, loss: Loss, part: Part, epochs: int, lr: float | None = None, name: str = "fine-tune"
+) -> Tensor:
     """Return a copy of ``start`` that was fine-tuned with an optimizer of its own, at ``lr`` or the run's rate."""
     lr = client.rate if lr is None else lr
     settings = client.settings.but(lr=lr, schedule="constant", optimizer_state="fresh")
-    return client.train(start, loss, (Phase(part, epochs),), name="fine-tune", settings=settings)
+    return client.train(start, loss, (Phase(part, epochs),), name=name, settings=settings)
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,12 @@ class FedAvgFT(FedAvg):
     def personal(self, client: Client, message: Message, trained: Tensor | None = None) -> Predictor:
         if trained is not None:
             return client.predictor(trained)
-        w = self.assemble(client, message)
+        return client.predictor(self.adapted(client, self.assemble(client, message)))
+
+    def adapted(self, client: Client, w: Tensor) -> Tensor:
+        """Return v_i, made from the newest global model ``w``."""
         loss, part = self.adaptation(client, w), PARTS[self.part]
-        return client.predictor(fine_tune(client, w, loss, part, self.fine_tune_epochs, self.fine_tune_lr))
+        return fine_tune(client, w, loss, part, self.fine_tune_epochs, self.fine_tune_lr)
 
     def adaptation(self, client: Client, w: Tensor) -> Loss:
         """Return what fine-tuning from ``w`` minimises."""

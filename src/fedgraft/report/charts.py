@@ -1,7 +1,7 @@
 """What the page's charts are drawn from: curves, clients and matrices as JSON has them, figures as people read them."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,7 @@ def drawn(study: Study, seen: Sequence[Observation], budget: int, at: At, metric
     """All that the scripts draw of a study, by metric where it matters; ``budget`` is what each matrix may take."""
     paths = [path(run, point, each) for run in _results(study) for point in POINTS for each in study.metrics]
     share = fair_share((each for each in paths if len(each)), PATHS_BUDGET)
+    drawable = {each.name: measures(study, each) for each in study.metrics}
     return {
         "clients": study.clients,
         "names": study.names(study.seeds[0]),
@@ -80,10 +81,10 @@ def drawn(study: Study, seen: Sequence[Observation], budget: int, at: At, metric
         "seeds": study.seeds,
         "point": at,
         "metric": study.metrics.index(metric),
-        "metrics": [_metric(study, each) for each in study.metrics],
+        "metrics": [_metric(each, drawable[each.name]) for each in study.metrics],
         "best": {choice: [_best(study, choice, each) for each in study.metrics] for choice in AT},
         "tested": [study.any_result(seed).test_samples for seed in study.seeds],
-        "methods": [_method(study, label, share) for label in study.runs],
+        "methods": [_method(study, label, drawable, share) for label in study.runs],
         "labels": [study.any_result(seed).label_counts for seed in study.seeds],
         "observed": [_observed(study, each, budget) for each in seen],
     }
@@ -99,7 +100,7 @@ def _best(study: Study, at: At, metric: MetricInfo) -> str:
     return verdicts[0].label if verdicts else orders(study.rows(at, metric.name))[at][0]
 
 
-def _metric(study: Study, metric: MetricInfo) -> dict[str, Any]:
+def _metric(metric: MetricInfo, drawable: Sequence[Measure]) -> dict[str, Any]:
     """A metric as the scripts need it, and what can be drawn of it."""
     bounds = (metric.low, metric.high)
     return {
@@ -111,7 +112,7 @@ def _metric(study: Study, metric: MetricInfo) -> dict[str, Any]:
         "percent": metric.percent,
         "counted": metric.counted,
         "bounds": [None if bound is None else metric.scale * bound for bound in bounds],
-        "figures": [_figure(measure, metric) for measure in measures(study, metric)],
+        "figures": [_figure(measure, metric) for measure in drawable],
     }
 
 
@@ -128,7 +129,7 @@ def _figure(measure: Measure, metric: MetricInfo) -> dict[str, Any]:
     }
 
 
-def _method(study: Study, label: str, share: int) -> dict[str, Any]:
+def _method(study: Study, label: str, drawable: Mapping[str, Sequence[Measure]], share: int) -> dict[str, Any]:
     each = study.facts[label]
     return {
         "label": label,
@@ -136,15 +137,15 @@ def _method(study: Study, label: str, share: int) -> dict[str, Any]:
         "reference": label in REFERENCES,
         "headline": next(iter(each.values())).headline,
         "traffic": {number: round(mib, 5) for number, mib in study.traffic(label).items()},
-        "judged": [_judged(study, label, metric, share) for metric in study.metrics],
+        "judged": [_judged(study, label, metric, drawable[metric.name], share) for metric in study.metrics],
     }
 
 
-def _judged(study: Study, label: str, metric: MetricInfo, share: int) -> dict[str, Any]:
+def _judged(study: Study, label: str, metric: MetricInfo, drawable: Sequence[Measure], share: int) -> dict[str, Any]:
     """What one metric says of a method."""
     each = study.facts[label]
     return {
-        "curves": {measure.key: _curves(study, label, measure, metric) for measure in measures(study, metric)},
+        "curves": {measure.key: _curves(study, label, measure, metric) for measure in drawable},
         "clients": _at_points(study, label, metric, _clients),
         "benefit": _at_points(study, label, metric, _benefit),
         "paths": {

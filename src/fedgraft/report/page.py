@@ -53,6 +53,7 @@ def render(reading: Reading, at: At = AT[0], metric: str | None = None) -> str:
         theme=scripts[0],
         scripts=scripts[1:],
         notes=reading.notes,
+        answer=list(reading.answer),
         studies=[_context(study, seen, at, judged) for study, seen, judged in found],
         data=_embeddable([drawn(study, seen, budget, at, judged) for study, seen, judged in found]),
     )

@@ -105,7 +105,7 @@ class Agenda:
     def _extends(self, place: Path) -> bool:
         """Whether there are more methods or seeds here than in ``place``; all that is there has to be here too."""
         there, here = read(place / AGENDA), self.facts
-        differing = _differences(there, here)
+        differing = differences(there, here)
         if not differing and (place / COMPARISON).exists():
             raise UserError(f"the comparison in {place} is complete, there is nothing left to do")
         if differing and not self._contains(there):
@@ -120,10 +120,10 @@ class Agenda:
         if not (isinstance(fewer[0], list) and isinstance(fewer[1], int)):
             return False
         kept = all(method in here["methods"] for method in fewer[0]) and fewer[1] <= here["seeds"]
-        return kept and not _differences({**there, "methods": here["methods"], "seeds": here["seeds"]}, here)
+        return kept and not differences({**there, "methods": here["methods"], "seeds": here["seeds"]}, here)
 
 
-def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Name what is not the same in two agendas."""
     other = ["methods differ"] if there.get("methods") != here.get("methods") else []
     parts = [{key: value for key, value in each.items() if key != "methods"} for each in (there, here)]
@@ -219,7 +219,7 @@ def _carry_out(
         for seed in agenda.seeds:
             for label, run in (planned if seed == first else plans(seed)).items():
                 folder = None if place is None else agenda.folder(place, label, seed)
-                runs[label].append(_complete(run, folder, watchers))
+                runs[label].append(complete(run, folder, watchers))
         known = next(iter(planned.values())).config
         told = known.model_copy(update={"seed": first, "method": agenda.config.method, "params": {}})
         comparison = Comparison(told, runs)
@@ -228,7 +228,7 @@ def _carry_out(
     return comparison
 
 
-def _complete(run: Run, folder: Path | None, watchers: Sequence[Watcher]) -> Run:
+def complete(run: Run, folder: Path | None, watchers: Sequence[Watcher]) -> Run:
     """Keep a run that is finished, go on with one that was begun, start one that is missing."""
     if folder is None or not (folder / "config.toml").exists():
         return start(run, folder, watchers)

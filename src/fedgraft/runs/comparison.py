@@ -229,11 +229,16 @@ class Comparison(Generic[AnyRun]):
                 totals.setdefault(record.round, []).append(so_far)
         return {number: statistics.fmean(values) for number, values in totals.items()}
 
-    def report(self, path: str | Path, at: At = AT[0], metric: str | None = None) -> Path:
-        """Write the whole comparison into one HTML file; ``at`` and ``metric`` are what it shows at first."""
+    def report(
+        self, path: str | Path, at: At = AT[0], metric: str | None = None, *, answer: Sequence[str] = ()
+    ) -> Path:
+        """Write the whole comparison into one HTML file; ``at`` and ``metric`` are what it shows at first.
+
+        ``answer`` are sentences that stand above it.
+        """
         from fedgraft.report.page import write
 
-        return write(Reading([self]), Path(path), at, metric)
+        return write(Reading([self], answer=answer), Path(path), at, metric)
 
     def frame(self) -> Frame:
         """Every figure that was measured, one in a row: a DataFrame where pandas is installed, else a list of dicts.
@@ -262,10 +267,14 @@ class Comparison(Generic[AnyRun]):
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What a report is made of: comparisons, and sentences about what was left out."""
+    """What a report is made of: comparisons, and sentences about what was left out.
+
+    ``answer`` is what they were made to find out: the first of its sentences is the answer, the others are behind it.
+    """
 
     comparisons: Sequence[Comparison[Any]]
     notes: list[str] = field(default_factory=list)
+    answer: Sequence[str] = ()
 
     @property
     def runs(self) -> list[Any]:

@@ -75,6 +75,11 @@ class RunConfig(Settings):
     )
     rounds: int = Field(30, ge=1, description="communication rounds")
     seed: int = Field(0, ge=0, description="seed of everything random")
+    data_seed: int | None = Field(
+        None,
+        ge=0,
+        description="seed of how data are split and put aside, to keep them while seed changes (default: seed)",
+    )
     participation: str = Field("1", description="share of clients in a round, or a range such as 0.6..1")
     evaluate_every: int = Field(1, ge=1, description="evaluate after every so many rounds, and after the last")
     global_test: bool = Field(False, description="also test each client's model on the test samples of all clients")
@@ -99,6 +104,11 @@ class RunConfig(Settings):
     )
     device: str = Field("cpu", description="where clients train: cpu or cuda")
     training: Training = Training()
+
+    @property
+    def drawn_by(self) -> int:
+        """The seed of how data are split and put aside."""
+        return self.seed if self.data_seed is None else self.data_seed
 
     @field_validator("participation", mode="before")
     @classmethod

@@ -84,7 +84,7 @@ def federation(config: RunConfig) -> Federation:
         config.dataset,
         None if "clients" in left_out else config.clients,
         None if "partition" in left_out else config.partition,
-        config.seed,
+        config.drawn_by,
         validation=config.validation, normalise=config.normalise, augment=config.augment, resize=config.resize,
         data_dir=config.data_dir, task=config.task, **{name: getattr(config, name) for name in READING},
     )  # fmt: skip
@@ -118,6 +118,8 @@ def insist_on_agreement(config: RunConfig, fed: Federation) -> None:
     """Refuse settings beside a given federation that it was not made with: they would be of no effect."""
     if config.data_dir is not None:
         raise UserError("data_dir is of no effect beside a federation, whose data are there: leave it out")
+    if config.data_seed is not None:
+        raise UserError("data_seed is of no effect beside a federation, whose data are split: leave it out")
     for name, made in facts(fed).items():
         wished = getattr(config, name)
         if name in config.model_fields_set and _canonical(name, wished) != _canonical(name, made):

@@ -136,9 +136,12 @@ def signed_rank(differences: Group) -> float:
         z = abs(float(ranks @ signs)) / math.sqrt(float(ranks @ ranks))
         return float(2 * stats.norm.sf(z))
     doubled = (2 * ranks).round().astype(int)  # shared ranks are halves
-    chances = np.ones(1)
+    chances = np.zeros(int(doubled.sum()) + 1)
+    chances[0] = 1.0
     for rank in doubled:
-        chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
+        moved = chances.copy()
+        moved[rank:] += chances[:-rank]
+        chances = moved / 2
     distance = np.abs(2 * np.arange(len(chances)) - (len(chances) - 1))  # of the sum of signed ranks, from none
     seen = abs(int(doubled @ signs.astype(int)))
     return float(min(1.0, chances[distance >= seen].sum()))
@@ -183,6 +186,20 @@ def deflated(p: float, by: float, pairs: float) -> float:
     if by == 1 or not 0 < p < 1:
         return p
     return float(2 * stats.t.sf(stats.norm.isf(p / 2) / math.sqrt(by), max(1.0, pairs / by - 1)))
+
+
+def over_seeds(values: Sequence[float]) -> Interval | None:
+    """How sure the mean over seeds is: Student's interval; of a single seed nothing is known."""
+    if len(values) < 2:
+        return None
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    reach = float(stats.t.isf((1 - CONFIDENCE) / 2, len(values) - 1)) * error
+    return Interval(mean - reach, mean + reach)
+
+
+def more_than_chance(found: int, among: int) -> bool:
+    """Whether so many intervals are above zero that chance alone, a tail of each, would hardly give as many."""
+    return float(stats.binom.sf(found - 1, among, (1 - CONFIDENCE) / 2)) < SIGNIFICANT
 
 
 def wilson(share: float, samples: int) -> Interval:

@@ -7,6 +7,7 @@ A tracker of one's own is any class with ``begin``, ``round`` and ``end``; if it
 Each gets the metrics of every round, the hyper-parameters, the matrices as images, and the report.
 """
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,8 @@ def metrics(record: Mapping[str, Any]) -> dict[str, float]:
     for point, test in record.items():
         if isinstance(test, Mapping) and "metrics" in test:
             for metric, figures in test["metrics"].items():
-                found |= {f"{point}/{metric}/{figure}": figures[figure] for figure in ("mean", "pooled")}
+                name = re.sub(r"[^\w. -]", "_", metric, flags=re.ASCII)  # one's own may be called anything
+                found |= {f"{point}/{name}/{figure}": figures[figure] for figure in ("mean", "pooled")}
             found[f"{point}/diverged"] = len(test.get("diverged", ()))
     return {name: float(value) for name, value in found.items() if value is not None}
 

@@ -605,11 +605,11 @@ def test_a_round_below_the_quorum_is_repeated_when_sites_are_back(
 
     on_message(federated.grid, "evaluate", 0, leave)
 
-    def come_back(round: Callable[[], None] = federated.grid.get_nodes) -> Any:
+    def come_back(look: Callable[[], Any] = federated.grid.get_nodes) -> Any:
         """They are back when the server looks out for them after the round."""
         if any(m.metadata.message_type == "train" and m.content["tag"]["round"] == 1 for m in federated.grid.sent):
             federated.grid.nodes.update(gone)
-        return round()
+        return look()
 
     federated.grid.get_nodes = come_back  # type: ignore[method-assign]
     done = federated.serve()

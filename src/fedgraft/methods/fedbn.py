@@ -1,0 +1,43 @@
+"""FedBN: FedAvg in which BatchNorm layers never leave their client.
+
+Li, Jiang, Zhang, Kamp, Dou. FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021,
+arXiv 2102.07623.
+
+    client i    trains the whole network: the received layers, with its own BatchNorm layers between them
+    server      averages all layers but those
+
+Readings
+- What stays at home is all of a BatchNorm layer: scale, shift, and the statistics, whatever the run's ``buffers`` say
+  of travelling (``buffers="keep"``, with which statistics never move, would take the point away). The authors' code
+  goes by the letters "bn" in a layer's name, we by its type. Other normalisations (LayerNorm, GroupNorm) hold nothing
+  of other samples and are averaged.
+- Mean: the authors' code weighs all clients alike, ``weighting="uniform"``; the default is FedAvg's.
+- ``received`` is the newest layers with the client's own BatchNorm: the paper's figure. A client that never trained has
+  BatchNorm layers as they began, under layers that grew up with others.
+- FedBN is made for clients whose samples look different (scanners, styles); where their classes differ it changes
+  little.
+- Without BatchNorm in the network it is FedAvg, bit for bit. Of the networks that come with fedgraft, the VGGs have it.
+"""
+
+from dataclasses import dataclass
+
+from fedgraft.core.model import Shared
+from fedgraft.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class FedBN(FedAvg):
+    """A common network, everybody's own normalisation."""
+
+    name = "fedbn"
+    family = "split models"
+    citation = "Li et al., ICLR 2021, arXiv 2102.07623"
+    idea = "average all layers but BatchNorm; every client keeps its own scale, shift and statistics"
+    sends = "down: the global model without BatchNorm layers; up: the same of the trained model"
+    averages = "the model without its BatchNorm layers"
+
+    def shared(self) -> Shared:
+        return "all but BatchNorm"
+
+    def caveats(self) -> tuple[str, ...]:
+        return ("FedBN differs from FedAvg by BatchNorm layers alone: with a network that has none, it is FedAvg",)

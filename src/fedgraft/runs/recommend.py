@@ -1,0 +1,594 @@
+"""Should a site join, and with which method? A race of methods on validation data, and one look at test data.
+
+The race is successive halving: every method that fits runs for a third of the rounds, the better half for two thirds,
+and the best few to the end, with several seeds, beside Local and FedAvg with fine-tuning. Who goes on is decided by the
+client mean of the leading metric on validation data, each method at its own point: the model that it means a client to
+use. Test data are looked at once, for the answer. All seeds have the same sites with the same samples, and differ in
+starts and batches.
+"""
+
+import math
+import statistics
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedgraft.base import disk
+from fedgraft.base.errors import UserError
+from fedgraft.core.method import Method
+from fedgraft.data.federation import Federation
+from fedgraft.methods import METHODS
+from fedgraft.runs import directory, population, reading, results, table
+from fedgraft.runs.compare import Agenda, compare, complete, contestants, differences
+from fedgraft.runs.comparison import Comparison
+from fedgraft.runs.config import At, RunConfig, configure, read
+from fedgraft.runs.directory import COMPARISON
+from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.population import Model
+from fedgraft.runs.resultfile import Result
+from fedgraft.runs.run import Watcher, insist_on_replies, plan
+from fedgraft.runs.statistics import Difference, Interval, more_than_chance, over_seeds, paired
+
+OWN: At = "own"
+ALONE, TUNED = "local", "fedavg-ft"
+REFERENCES = (ALONE, "fedavg", TUNED)
+"""In the race to its end, whatever validation data say."""
+PARTS = (1 / 3, 2 / 3)
+"""Of the rounds, in each rung before the last."""
+FINALISTS = 3
+FEW = 30
+"""Validation samples below which a site's figure is little more than chance."""
+VALIDATION = 0.2
+"""The share of training samples that is put aside, where nobody says another and sites bring none."""
+RACE, FINAL = "race.toml", "final"
+
+
+class Standing(NamedTuple):
+    """Where a method is after a rung: its figures on validation data, the leading metric first, and what it costs."""
+
+    figures: tuple[float, ...]
+    """Mean over clients and seeds; NaN where nothing could be measured."""
+    traffic: float
+    """Bytes of one client in a round, up and down."""
+    seconds: float
+    """For a round, with its tests."""
+
+    @classmethod
+    def of(cls, each: Sequence[Result], metrics: Sequence[MetricInfo]) -> "Standing":
+        rounds = sum(len(result.rounds) for result in each)
+        return cls(
+            tuple(statistics.fmean(_on_validation(result, metric) for result in each) for metric in metrics),
+            sum(sum(traffic(result)) for result in each) / rounds,
+            sum(result.seconds for result in each) / rounds,
+        )
+
+
+def _on_validation(result: Result, metric: MetricInfo) -> float:
+    """The client mean on validation data at the method's own point, when it was last measured."""
+    for record in reversed(result.rounds):
+        found = record.figures(table.measured(result, OWN), metric.name, "_validation")
+        if found is not None and found.mean is not None:
+            return found.mean
+    return math.nan
+
+
+def traffic(result: Result) -> tuple[float, float]:
+    """Bytes that one client sends and receives in a whole run, on average."""
+    ups, downs = ([getattr(record, name) for record in result.rounds] for name in ("bytes_up", "bytes_down"))
+    return sum(ups) / result.clients, sum(downs) / result.clients
+
+
+def ranked(standings: Mapping[str, Standing], metrics: Sequence[MetricInfo]) -> list[str]:
+    """The best first; further metrics decide where the leading one does not."""
+
+    def key(label: str) -> list[float]:
+        figures = zip(metrics, standings[label].figures, strict=True)
+        return [math.inf if math.isnan(value) else -metric.worth(value) for metric, value in figures]
+
+    return sorted(standings, key=key)
+
+
+class SiteAnswer(NamedTuple):
+    """Whether joining pays for one site, on its own test samples."""
+
+    name: str
+    alone: float | None
+    joined: float | None
+    gain: float | None
+    interval: Interval | None
+    samples: int | None
+    """How many test samples it has."""
+
+    @property
+    def verdict(self) -> str:
+        if self.interval is None:
+            return "unknown"
+        if self.interval.low > 0:
+            return "pays"
+        return "does not pay" if self.interval.high < 0 else "not more than noise"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Recommendation:
+    """The answer, and the runs that it rests on."""
+
+    final: Comparison[Any]
+    """The finalists and the references, with all seeds."""
+    standings: Mapping[str, Standing]
+    """How these stand on validation data: what the choice was made by."""
+    best: str
+    """The federated method that is best on validation data and within the budget."""
+    tried: int
+    """How many federated methods were in the race."""
+    runs: int
+    left_out: Mapping[str, str]
+    """Methods that were not, or not to the end, and why; those that were merely worse are not here."""
+    notes: tuple[str, ...] = ()
+    directory: Path | None = None
+
+    @cached_property
+    def metric(self) -> MetricInfo:
+        return self.final.metric()
+
+    @property
+    def leads(self) -> bool:
+        """Whether the best method is better than training alone on validation data, too."""
+        ours, alone = (self.metric.worth(self.standings[label].figures[0]) for label in (self.best, ALONE))
+        return ours > alone
+
+    @cached_property
+    def difference(self) -> Difference | None:
+        """The best method against training alone, on test data, over sites: one test, as validation data chose it."""
+        return self._against(ALONE)
+
+    @cached_property
+    def against_tuned(self) -> Difference | None:
+        """The same against FedAvg with fine-tuning."""
+        return None if self.best == TUNED else self._against(TUNED)
+
+    def _against(self, other: str) -> Difference | None:
+        found = self.final.results
+        return paired(table.differences(found[self.best], found[other], self.metric, OWN))
+
+    @cached_property
+    def sites(self) -> tuple[SiteAnswer, ...]:
+        """What joining with the best method does for each site."""
+        seeds = self.final.seeds
+        ours, alone = (
+            list(zip(*(self.final.values(label, seed, OWN) for seed in seeds), strict=True))
+            for label in (self.best, ALONE)
+        )
+        known: list[int] | None = self.final.facts[self.best][seeds[0]].test_samples
+        tested = [None] * len(self.final.names(seeds[0])) if known is None else known
+        names = self.final.names(seeds[0])
+        return tuple(_site(self.metric, *each) for each in zip(names, ours, alone, tested, strict=True))
+
+    def told(self, verdict: str) -> list[str]:
+        """The sites of which this is true."""
+        return [site.name for site in self.sites if site.verdict == verdict]
+
+    @property
+    def pays(self) -> bool:
+        """Whether joining pays for the sites as a whole, or for more single ones than chance would have."""
+        found = self.difference
+        return (found is not None and found.more_than_noise and found.mean > 0) or self.pays_for_some
+
+    @property
+    def pays_for_some(self) -> bool:
+        """Whether single sites gain, more of them than lose; of many sites a few would seem to by chance alone."""
+        gaining, losing = len(self.told("pays")), len(self.told("does not pay"))
+        few = self.difference is None or self.difference.too_few
+        return gaining > losing and (few or more_than_chance(gaining, len(self.sites)))
+
+    @property
+    def take(self) -> str:
+        """The method to take; ``local`` if joining does not pay."""
+        return self.best if self.pays else ALONE
+
+    @property
+    def headline(self) -> str:
+        """The answer in a sentence."""
+        found = self.difference
+        if self.pays and found is not None and found.more_than_noise and found.mean > 0:
+            return f"Joining pays: take {self.best}."
+        if self.pays:
+            return f"Joining pays for {', '.join(self.told('pays'))}, not for everybody: take {self.best} there."
+        if found is not None and found.more_than_noise:
+            return f"Joining does not pay: sites lose with {self.best}, the best of the race. Stay with local."
+        return f"Joining does not pay: what {self.best} gains over training alone is not more than noise."
+
+    @property
+    def lines(self) -> list[str]:
+        """The answer and what is behind it, in sentences."""
+        said = [self.headline, self._on_average()]
+        for verdict, words in _WORDS.items():
+            if names := self.told(verdict):
+                said.append(f"{words} {len(names)} of {len(self.sites)} sites: {', '.join(names)}.")
+        if not self.leads:
+            said.append("On validation data, training alone was as good as every method or better.")
+        if (other := self.against_tuned) is not None:
+            sure = "more than noise" if other.more_than_noise else "not more than noise"
+            said.append(f"Against fedavg-ft, the simple choice: {self._written(other)}; {sure}.")
+        return [*said, self._cost(), self._how(), *self.notes]
+
+    def _on_average(self) -> str:
+        metric, found = self.metric, self.difference
+        alone, ours = (_mean(self.final, label) for label in (ALONE, self.best))
+        said = f"{metric.title} on test data, mean over sites: {metric.shown(alone)}{metric.unit} alone, "
+        said += f"{metric.shown(ours)}{metric.unit} with {self.best}"
+        if found is None:
+            return said + "."
+        sure = "more than noise" if found.more_than_noise else "not more than noise"
+        sure = f"{found.pairs} sites are too few for a test over all of them" if found.too_few else sure
+        return f"{said}: {self._written(found)}; {sure}."
+
+    def _written(self, found: Difference) -> str:
+        low, high = map(self.metric.difference, found.interval)
+        better = "" if self.metric.higher else ", + is better"
+        return f"{self.metric.difference(found.mean)} {self.metric.step}, 95 % interval {low} to {high}{better}"
+
+    @cached_property
+    def cost(self) -> tuple[float, float, float]:
+        """Bytes up and down of one client in a whole run of the best method, and its seconds here."""
+        each = self.final.results[self.best]
+        ups, downs = zip(*map(traffic, each), strict=True)
+        return statistics.fmean(ups), statistics.fmean(downs), statistics.fmean(result.seconds for result in each)
+
+    def _cost(self) -> str:
+        up, down, seconds = self.cost
+        rounds = self.final.config.rounds
+        spent = f"{up:,.0f} bytes up and {down:,.0f} down per site in {rounds} rounds"
+        return f"Cost of {self.best}: {spent}; {seconds:.1f} s for all sites, simulated on this machine."
+
+    def _how(self) -> str:
+        seeds = len(self.final.seeds)
+        out = f" ({len(self.left_out)} did not fit)" if self.left_out else ""
+        over = "the number of test samples and seeds" if self.metric.counted else "seeds alone"
+        return (
+            f"{self.tried} federated methods were tried{out}, in {self.runs} runs; validation data chose between them, "
+            f"test data were looked at once, for these figures. Final: {seeds} seed{'s' if seeds > 1 else ''}. "
+            f"A site's interval is over {over}."
+        )
+
+    def __repr__(self) -> str:
+        return f"Recommendation({self.take}: {self.headline})"
+
+    def __str__(self) -> str:
+        """The first screen: the answer, the sites, how it was found."""
+        sentences = [_filled(line) for line in self.lines]
+        return "\n".join([*sentences[:2], "", *_columns(self._cells()), "", *sentences[2:]])
+
+    def _cells(self) -> Iterator[tuple[str, ...]]:
+        metric = self.metric
+        yield "site", "alone", self.best, "gain", "95 % interval", "joining"
+        for site in self.sites:
+            gain = "–" if site.gain is None else metric.difference(site.gain)
+            low_to_high = "–" if site.interval is None else " to ".join(map(metric.difference, site.interval))
+            yield site.name, metric.shown(site.alone), metric.shown(site.joined), gain, low_to_high, site.verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        up, down, seconds = self.cost
+        return {
+            "take": self.take, "best": self.best, "pays": self.pays, "headline": self.headline,
+            "lines": self.lines, "metric": self.metric.model_dump(),
+            "difference": table.plain(self.difference), "against_fedavg_ft": table.plain(self.against_tuned),
+            "sites": [table.plain(site) | {"verdict": site.verdict} for site in self.sites],
+            "validation": {label: table.plain(each) for label, each in self.standings.items()},
+            "bytes_up": up, "bytes_down": down, "seconds": seconds,
+            "tried": self.tried, "runs": self.runs, "left_out": dict(self.left_out),
+        }  # fmt: skip
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report of the finalists' runs; the answer stands above it."""
+        return self.final.report(path, OWN, answer=self.lines)
+
+    def write(self, place: Path) -> None:
+        """Leave the answer beside the runs: as text, for programs, and as a report."""
+        results.write_json(place / "recommendation.json", self.to_json())
+        disk.write(place / "recommendation.txt", f"{self}\n".encode())
+        self.report(place / "report.html")
+
+
+_WORDS = {
+    "pays": "Joining pays for",
+    "does not pay": "It does not pay, and makes worse off,",
+    "not more than noise": "Not more than noise for",
+    "unknown": "Too little was measured to say anything of",
+}
+
+
+def _site(
+    metric: MetricInfo, name: str, ours: Sequence[float | None], alone: Sequence[float | None], samples: int | None
+) -> SiteAnswer:
+    """Put a site's figures of all seeds together; an interval has to cover what samples and what seeds leave open."""
+    known = [(mine, other) for mine, other in zip(ours, alone, strict=True) if mine is not None and other is not None]
+    if not known:
+        return SiteAnswer(name, None, None, None, None, samples)
+    joined, lone = (statistics.fmean(each) for each in zip(*known, strict=True))
+    made = table.Gain.of(metric, joined, lone, samples)
+    assert made is not None
+    spans = [span for span in (made.interval, over_seeds([metric.gain(*pair) for pair in known])) if span is not None]
+    interval = Interval(min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
+    return SiteAnswer(name, lone, joined, made.value, interval, samples)
+
+
+def _mean(final: Comparison[Any], label: str) -> float:
+    row = next(row for row in final.rows(OWN) if row.method == label)
+    return row.mean[row.point].mean
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 80, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Cells in line: the first column to the left, the others to the right."""
+    table_ = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table_, strict=True)]
+    return [
+        "  " + "  ".join(cell.rjust(width) if place else cell.ljust(width)
+                         for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in table_
+    ]  # fmt: skip
+
+
+# ---- the race
+
+
+@dataclass
+class _Race:
+    """What is raced, where it is written, and what became of it so far."""
+
+    config: RunConfig
+    federation: Federation
+    given: bool
+    model: Model | None
+    members: dict[str, Method]
+    seeds: int
+    budget: int | None
+    minutes: float | None
+    place: Path | None
+    watchers: Sequence[Watcher]
+    left_out: dict[str, str] = field(default_factory=dict)
+    runs: int = 0
+
+    def fit(self) -> None:
+        """Leave out who cannot work with this task, these sites or these networks; a reference has to."""
+        for label, method in list(self.members.items()):
+            try:
+                plan(method, self.federation, self.config, self.model, given=self.given)
+            except UserError as error:
+                if label in REFERENCES:
+                    raise
+                self.left_out[label] = str(error)
+                del self.members[label]
+
+    @property
+    def contenders(self) -> list[str]:
+        return [label for label in self.members if label not in REFERENCES]
+
+    @property
+    def agenda(self) -> Agenda:
+        """Who is in the race and with which settings, as comparisons write it."""
+        settled = population.settled(self.config, self.federation, given=self.given)
+        objects = self.given or self.model is not None or not all(map(METHODS.findable, self.members.values()))
+        return Agenda(settled, self.members, tuple(range(self.config.seed, self.config.seed + self.seeds)), objects)
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Have the race's directory to oneself: a fresh one, or one in which this very race was begun."""
+        if self.place is None:
+            yield
+            return
+        asked = self.agenda.facts | {"budget_bytes": self.budget or 0, "minutes": float(self.minutes or 0)}
+        begun = (self.place / RACE).exists()
+        if begun and (differing := differences(read(self.place / RACE), asked)):
+            raise UserError(f"{self.place} holds another race ({', '.join(differing)}); name another directory")
+        if not begun:
+            directory.fresh(self.place)
+        with disk.locked(self.place):
+            disk.write(self.place / RACE, directory.as_toml(asked))
+            yield
+
+    def rung(self, name: str, labels: Iterable[str], rounds: int) -> dict[str, Standing]:
+        """Run methods for so many rounds with one seed; one that fails is out of the race, and it is said why."""
+        config = self.config.model_copy(update={"rounds": rounds})
+        found: dict[str, Standing] = {}
+        for label in labels:
+            run = plan(self.members[label], self.federation, config, self.model, given=self.given)
+            folder = None if self.place is None else self.agenda.folder(self.place / name, label, config.seed)
+            try:
+                facts = insist_on_replies(complete(run, folder, self.watchers)).facts
+            except UserError as error:
+                if label in REFERENCES:
+                    raise
+                self.left_out[label] = str(error)
+                continue
+            self.runs += 1
+            found[label] = Standing.of([facts], facts.metrics)
+        return found
+
+    @cached_property
+    def metrics(self) -> list[MetricInfo]:
+        return [MetricInfo.of(metric) for metric in self.federation.task.judges(self.config.metrics)]
+
+    def within_budget(self, pilot: Mapping[str, Standing]) -> list[str]:
+        """The contenders whose traffic of a whole run is within the budget; refuse if nobody's is."""
+        needs = {label: each.traffic * self.config.rounds for label, each in pilot.items() if label != ALONE}
+        if self.budget is None:
+            return [label for label in self.contenders if label in pilot]
+        cheapest = min(needs, key=lambda label: needs[label])
+        if needs[cheapest] > self.budget:
+            raise UserError(
+                f"with {self.budget:,} bytes for each client nobody can join: {cheapest}, which sends least, needs "
+                f"about {needs[cheapest]:,.0f} in {self.config.rounds} rounds; allow more, or fewer --rounds"
+            )
+        for label, need in needs.items():
+            if need > self.budget:
+                self.left_out[label] = f"it needs about {need:,.0f} bytes for each client, and {self.budget:,} may be"
+        return [label for label in self.contenders if label in pilot and needs[label] <= self.budget]
+
+    def lengths(self, pilot: Mapping[str, Standing], contenders: int) -> list[int]:
+        """How many rounds each rung has; with a budget of minutes, fewer, so that the final can be whole."""
+        rounds, sizes = self.config.rounds, _sizes(contenders)
+        usual = [max(1, math.ceil(part * rounds)) for part, _ in zip(PARTS, sizes, strict=False)]
+        if self.minutes is None:
+            return usual
+        fixed = sum(pilot[label].seconds for label in REFERENCES)
+        others = [each.seconds for label, each in pilot.items() if label not in REFERENCES]
+        each = statistics.fmean(others) if others else 0.0
+        final = (fixed + min(FINALISTS, contenders) * each) * rounds * self.seeds
+        a_round = [fixed + size * each for size in sizes]
+        left = 60 * self.minutes - sum(pilot_.seconds for pilot_ in pilot.values()) - final
+        if sum(a_round) > left:
+            needed = (60 * self.minutes - left + sum(a_round)) / 60
+            raise UserError(
+                f"{self.minutes:g} minutes are too few: such a race takes about {needed:.1f} on this machine; allow "
+                "more, name fewer methods, or take fewer --rounds or --seeds"
+            )
+        planned = sum(length * seconds for length, seconds in zip(usual, a_round, strict=True))
+        share = min(1.0, left / planned) if planned else 1.0
+        return [max(1, math.floor(length * share)) for length in usual]
+
+    def heats(self) -> list[str]:
+        """Race to the final, and say who is in it, beside the references."""
+        contenders = self.contenders
+        pilot: dict[str, Standing] = {}
+        if self.budget is not None or self.minutes is not None:
+            pilot = self.rung("pilot", self.members, 1)
+            contenders = self.within_budget(pilot)
+        for number, rounds in enumerate(self.lengths(pilot, len(contenders)), 1):
+            standings = self.rung(f"rung-{number}", [ALONE, TUNED, *contenders], rounds)
+            order = [label for label in ranked(standings, self.metrics) if label in contenders]
+            contenders = order[: max(FINALISTS, math.ceil(len(contenders) / 2))]
+        return contenders[:FINALISTS]
+
+    def final(self, finalists: Sequence[str]) -> Comparison[Any]:
+        """Compare the finalists and the references over all rounds and seeds."""
+        place = None if self.place is None else self.place / FINAL
+        self.runs += (len(finalists) + len(REFERENCES)) * self.seeds
+        if place is not None and (place / COMPARISON).exists():
+            return reading.read(place)
+        chosen = [self.members[label] for label in (TUNED, *finalists)]
+        return compare(
+            chosen, seeds=self.seeds, config=self.config, federation=self.federation if self.given else None,
+            model=self.model, watchers=self.watchers, out=place, progress=False,
+        )  # fmt: skip
+
+    def answer(self, final: Comparison[Any], tried: int) -> Recommendation:
+        """Choose on validation data, and only then look at test data."""
+        standings = {label: Standing.of(each, self.metrics) for label, each in final.results.items()}
+        fitting = {
+            label: each for label, each in standings.items()
+            if label != ALONE and (self.budget is None or each.traffic * self.config.rounds <= self.budget)
+        }  # fmt: skip
+        if not fitting:
+            raise UserError(f"every finalist sent more than {self.budget:,} bytes for each client; allow more")
+        best = ranked(fitting, self.metrics)[0]
+        return Recommendation(
+            final, standings, best, tried, self.runs, self.left_out, _about_validation(self.federation), self.place
+        )
+
+
+def _sizes(contenders: int) -> list[int]:
+    """How many are in each rung before the final."""
+    sizes: list[int] = []
+    for _ in PARTS:
+        if contenders > FINALISTS:
+            sizes.append(contenders)
+            contenders = max(FINALISTS, math.ceil(contenders / 2))
+    return sizes
+
+
+def _about_validation(fed: Federation) -> tuple[str, ...]:
+    """Say which sites had no say in the choice, or one that is chance for the most part; refuse if nobody had one."""
+    aside = {name: len(client.validation) for name, client in zip(fed.names, fed.clients, strict=True)}
+    silent = [name for name, count in aside.items() if not count]
+    few = [f"{name} ({count})" for name, count in aside.items() if 0 < count < FEW]
+    if len(silent) == len(fed):
+        raise UserError(
+            f"no site has validation samples to choose a method by, and a share of {fed.validation:g} of its training "
+            "samples is none: give a larger --validation, more samples, or x_val at the sites"
+        )
+    notes = [f"Without validation samples, and so without a say in the choice: {', '.join(silent)}."] if silent else []
+    if few:
+        notes.append(f"Few validation samples, so that chance has a say in the choice: {', '.join(few)}.")
+    return tuple(notes)
+
+
+def recommend(
+    data: str | Path | Federation,
+    *,
+    methods: str | Method | Iterable[str | Method] | None = None,
+    seeds: int = 3,
+    budget_bytes: int | None = None,
+    minutes: float | None = None,
+    config: RunConfig | None = None,
+    recipe: str | None = None,
+    model: Model | str | None = None,
+    watchers: Sequence[Watcher] = (),
+    out: str | Path | None = None,
+    progress: bool | None = None,
+    **settings: Any,
+) -> Recommendation:
+    """Say whether joining pays for the sites in ``data``, with which method, and what it costs.
+
+    ``data`` is a path or a name as in :func:`fedgraft.federate`, or a federation. ``methods`` are those that race
+    (default: all that fit); Local and FedAvg with fine-tuning always do. ``budget_bytes`` is what one client may send
+    and receive in a whole run, ``minutes`` about how long the race may take here. ``settings`` and ``model`` are those
+    of :func:`fedgraft.run`; a fifth of the training samples is put aside for validation where sites bring none. If
+    ``out`` holds the same race, interrupted, it goes on.
+    """
+    from fedgraft.terminal import watched
+
+    race = _entered(data, methods, configure(config or {}, settings, recipe_name=recipe), model)
+    race = replace(race, seeds=seeds, budget=budget_bytes, minutes=minutes, place=None if out is None else Path(out))
+    _insist(race)
+
+    def work(display: list[Watcher]) -> Recommendation:
+        race.watchers = [*watchers, *display]
+        with race.claimed():
+            tried = len(race.contenders) + len(REFERENCES) - 1
+            made = race.answer(race.final(race.heats()), tried)
+            if race.place is not None:
+                made.write(race.place)
+            return made
+
+    return watched(work, str, progress=progress, runs=len(race.members))
+
+
+def _entered(
+    data: str | Path | Federation, methods: str | Method | Iterable[str | Method] | None, config: RunConfig, model: Any
+) -> _Race:
+    """Find the data and the methods; the split is the same for all seeds."""
+    given = isinstance(data, Federation)
+    if isinstance(model, str):
+        config, model = configure(config, {"model": model}), None
+    if isinstance(data, Federation):
+        population.insist_on_agreement(config, data)
+        fed = data
+    else:
+        aside = {} if "validation" in config.model_fields_set else {"validation": VALIDATION}
+        config = configure(config, {"dataset": str(data), "data_seed": config.drawn_by, **aside})
+        fed = population.federation(config)
+    chosen = list(METHODS) if methods is None else [methods] if isinstance(methods, str | Method) else list(methods)
+    members = contestants([TUNED, *chosen])
+    return _Race(config, fed, given, model, members, 3, None, None, None, ())
+
+
+def _insist(race: _Race) -> None:
+    """Refuse a question that cannot be answered, before anything is written."""
+    if len(race.federation) < 2:
+        raise UserError("there is one site alone: whether joining pays needs at least two")
+    if not isinstance(race.seeds, int) or race.seeds < 1:
+        raise UserError(f"a race needs at least one seed, not {race.seeds!r}")
+    for name, value in (("budget_bytes", race.budget), ("minutes", race.minutes)):
+        if value is not None and not value > 0:
+            raise UserError(f"{name} has to be more than nothing, not {value!r}")
+    _about_validation(race.federation)
+    race.fit()

@@ -1,0 +1,219 @@
+"""Whether joining pays: federations in which the answer is known by construction."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import small_network
+from madeup import RMSE, compared, record, result
+from typer.testing import CliRunner
+
+import fedgraft as fg
+from fedgraft.base.errors import UserError
+from fedgraft.cli import app
+from fedgraft.core.rounds import Round
+from fedgraft.core.samples import Samples
+from fedgraft.runs.recommend import Recommendation, Standing, ranked, recommend
+from fedgraft.runs.run import Run
+
+FEW: dict[str, Any] = {
+    "rounds": 6, "lr": 0.1, "batch_size": 8, "workers": 1, "seeds": 2, "epochs": 2, "progress": False,
+    "model": small_network(), "methods": ["ditto", "fedper"],
+}  # fmt: skip
+
+
+def alike(sites: int = 6, own: int = 8, noise: float = 1.6) -> fg.Federation:
+    """Sites with the same two noisy classes and very few samples: together they know more than each alone."""
+    rng = np.random.default_rng(3)
+
+    def draw(count: int) -> tuple[Any, Any]:
+        y = np.arange(count) % 2
+        return ((2 * y - 1)[:, None] * 0.9 + noise * rng.standard_normal((count, 6))).astype(np.float32), y
+
+    made = [fg.Site(*draw(own), *draw(400), *draw(60), name=f"site {name}") for name in "ABCDEFGH"[:sites]]
+    return fg.own_data(made, task="classification:3", name="alike")
+
+
+def contradictory() -> fg.Federation:
+    """Sites that know their classes perfectly, and half of them call every class by the other's name."""
+    rng = np.random.default_rng(4)
+
+    def draw(site: int, count: int) -> tuple[Any, Any]:
+        y = np.arange(count) % 2
+        x = ((2 * y - 1)[:, None] * 3 + 0.3 * rng.standard_normal((count, 6))).astype(np.float32)
+        return x, y if site % 2 else 1 - y
+
+    made = [fg.Site(*draw(s, 16), *draw(s, 60), *draw(s, 30), name=f"site {s}") for s in range(6)]
+    return fg.own_data(made, task="classification:3", name="contradictory")
+
+
+def test_sites_that_are_alike_should_join(tmp_path: Path) -> None:
+    done = recommend(alike(), out=tmp_path / "race", **FEW)
+    assert done.pays, str(done)
+    assert done.take == done.best != "local"
+    assert done.difference is not None
+    assert done.difference.mean > 0.02
+    assert all(site.gain is not None and site.interval is not None for site in done.sites)
+    text = (tmp_path / "race" / "recommendation.txt").read_text()
+    assert text.startswith("Joining pays")
+    assert "4 federated methods were tried, in 10 runs" in " ".join(text.split())
+    page = (tmp_path / "race" / "report.html").read_text()
+    assert page.index(done.headline) < page.index("Did federation help?")
+    told = json.loads((tmp_path / "race" / "recommendation.json").read_text())
+    assert (told["take"], [site["name"] for site in told["sites"]]) == (done.take, [s.name for s in done.sites])
+    assert told["bytes_up"] > 0
+
+
+def test_sites_that_contradict_each_other_should_not() -> None:
+    done = recommend(contradictory(), **FEW)
+    assert not done.pays
+    assert done.take == "local"
+    assert done.headline.startswith("Joining does not pay")
+    assert done.told("pays") == []
+
+
+def permuted(fed: fg.Federation) -> fg.Federation:
+    """The same federation, with test labels that mean nothing."""
+    rng = np.random.default_rng(5)
+    clients = []
+    for client in fed.clients:
+        labels = client.test.labels[rng.permutation(len(client.test))]
+        clients.append(replace(client, test=Samples(client.test.inputs, labels, client.test.preparation)))
+    return replace(fed, clients=tuple(clients))
+
+
+def test_test_data_have_no_say_in_the_choice() -> None:
+    many = FEW | {"methods": ["ditto", "fedper", "fedrep", "lg-fedavg", "fedprox", "apfl"], "rounds": 3, "seeds": 1}
+    fed = alike(3)
+    seen = [recommend(each, **many) for each in (fed, permuted(fed))]
+    assert list(seen[0].final.runs) == list(seen[1].final.runs)  # who was in the final
+    assert len(seen[0].final.runs) == 3 + 3
+    assert seen[0].best == seen[1].best
+    figures = [{label: each.figures for label, each in one.standings.items()} for one in seen]
+    assert figures[0] == figures[1]
+    means = [[site.joined for site in one.sites] for one in seen]
+    assert means[0] != means[1]  # the figures that are shown do come from test data
+
+
+class Interrupt:
+    """Stops after a number of rounds, and notes which it saw."""
+
+    def __init__(self, after: int = 10**9) -> None:
+        self.left, self.seen = after, list[tuple[str, int]]()
+
+    def begin(self, run: Run) -> None: ...
+
+    def round(self, run: Run, this: Round) -> None:
+        self.seen.append((run.method.name, run.config.seed))
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+    def end(self, run: Run) -> None: ...
+
+
+def test_an_interrupted_race_goes_on(tmp_path: Path) -> None:
+    some = FEW | {"methods": ["ditto", "fedper", "fedrep", "lg-fedavg"], "rounds": 3, "seeds": 1, "checkpoint_every": 1}
+    whole, torn, rest = Interrupt(), Interrupt(after=23), Interrupt()
+    undisturbed = recommend(alike(3), out=tmp_path / "whole", watchers=[whole], **some)
+    with pytest.raises(KeyboardInterrupt):
+        recommend(alike(3), out=tmp_path / "torn", watchers=[torn], **some)
+    assert not (tmp_path / "torn" / "recommendation.json").exists()
+    resumed = recommend(alike(3), out=tmp_path / "torn", watchers=[rest], **some)
+    assert torn.seen + rest.seen == whole.seen
+    timeless = {"seconds", "lines", "validation"}
+    facts = [{k: v for k, v in each.to_json().items() if k not in timeless} for each in (undisturbed, resumed)]
+    assert facts[0] == facts[1]
+    idle = Interrupt()
+    again = recommend(alike(3), out=tmp_path / "torn", watchers=[idle], **some)
+    assert not idle.seen  # nothing is left to do, and the answer is the same
+    assert again.headline == resumed.headline
+    with pytest.raises(UserError, match=r"another race .*rounds is 3 there and 4 here"):
+        recommend(alike(3), out=tmp_path / "torn", **some | {"rounds": 4})
+
+
+def test_what_cannot_be_answered_is_refused_and_nothing_written(tmp_path: Path) -> None:
+    out = tmp_path / "race"
+    with pytest.raises(UserError, match="one site alone"):
+        recommend(alike(1), out=out, **FEW)
+    fed = alike(2)
+    bare = replace(fed, clients=tuple(replace(c, validation=c.validation.subset(slice(0, 0))) for c in fed.clients))
+    with pytest.raises(UserError, match="no site has validation samples"):
+        recommend(bare, out=out, **FEW)
+    with pytest.raises(UserError, match="minutes has to be more than nothing"):
+        recommend(fed, out=out, minutes=0, **FEW)
+    assert not out.exists()
+
+
+def test_budgets(tmp_path: Path) -> None:
+    short = FEW | {"rounds": 2, "seeds": 1}
+    with pytest.raises(UserError, match=r"with 100 bytes .* nobody can join: fedper, which sends least, needs about"):
+        recommend(alike(2), budget_bytes=100, **short)
+    with pytest.raises(UserError, match="minutes are too few: such a race takes about"):
+        recommend(alike(2), minutes=1e-6, **short)
+    # 35 + 18 weights in floats, up and down, twice: what fedper keeps back is just what fedavg cannot afford
+    done = recommend(alike(2), budget_bytes=(35 + 18) * 4 * 2 * 2 - 1, minutes=60, **short)
+    assert done.best == "fedper"
+    assert {"ditto", "fedavg", "fedavg-ft"} == set(done.left_out)
+    assert "more than" not in done.left_out["ditto"]
+    assert sum(done.cost[:2]) < (35 + 18) * 4 * 2 * 2
+
+
+def test_methods_that_do_not_fit_the_task_are_left_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for site in "ab":
+        x = rng.standard_normal((40, 3))
+        rows = [f"{a:.4f},{b:.4f},{c:.4f},{a - b:.4f}" for a, b, c in x]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["one,two,three,dose", *rows]))
+    out = tmp_path / "out" / "race"
+    done = recommend(
+        tmp_path, target="dose", model="linear", methods=["fedproto", "fedper"], rounds=2, seeds=2, workers=1,
+        out=out, progress=False,
+    )  # fmt: skip
+    assert "classes" in done.left_out["fedproto"]
+    assert done.final.config.data_seed == 0
+    assert len({run.facts.digest["data"] for each in done.final.runs.values() for run in each}) == 1
+    assert "chance has a say in the choice: a (" in done.notes[0]
+    flags = "--target dose --model linear --method fedproto --method fedper --rounds 2 --seeds 2 --workers 1 --json"
+    typed = CliRunner().invoke(app, ["recommend", str(tmp_path), *flags.split(), "--out", str(out)])
+    assert typed.exit_code == 0, typed.output
+    assert json.loads(typed.stdout) == json.loads((out / "recommendation.json").read_text()) == done.to_json()
+
+
+def test_the_better_is_first_in_the_metrics_direction() -> None:
+    made = {"a": 2.0, "b": 1.0, "c": math.nan, "d": 1.5}
+    standings = {label: Standing((value,), 0.0, 0.0) for label, value in made.items()}
+    assert ranked(standings, [RMSE]) == ["b", "d", "a", "c"]
+
+
+def answered(ours: list[list[float]], alone: list[list[float]], metric: Any = RMSE, **more: Any) -> Recommendation:
+    """An answer of figures made by hand, a list for each seed."""
+    results = {
+        label: [
+            result(each, each, seed=seed, metrics=[metric], label_counts=None, samples=[7] * len(each),
+                   rounds=[record(1, each, each, [metric])], **more)
+            for seed, each in enumerate(several)
+        ]
+        for label, several in {"local": alone, "fedavg-ft": alone, "ditto": ours}.items()
+    }  # fmt: skip
+    standings = {label: Standing((value,), 1.0, 1.0) for label, value in (("local", 2.0), ("ditto", 1.0))}
+    return Recommendation(compared(results), standings, "ditto", 5, 9, {})
+
+
+def test_a_site_is_judged_in_the_metrics_direction() -> None:
+    done = answered([[1.0, 3.0, 2.0], [1.1, 3.1, 1.0]], [[2.0, 2.0, 1.0], [2.1, 2.1, 2.0]])
+    assert [site.verdict for site in done.sites] == ["pays", "does not pay", "not more than noise"]
+    assert done.sites[0].gain == pytest.approx(1.0)
+    assert "3 sites are too few" in done.lines[1]
+    assert not done.pays  # as many lose as gain
+    assert done.take == "local"
+
+
+def test_one_seed_says_nothing_of_a_metric_without_counts() -> None:
+    done = answered([[1.0, 1.0]], [[2.0, 2.0]])
+    assert [site.verdict for site in done.sites] == ["unknown", "unknown"]
+    assert done.take == "local"
