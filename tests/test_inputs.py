@@ -183,8 +183,11 @@ CONFIGURATIONS = {
     "a code for nobody": ("[training]\nstages = ['int8:up=false']", "int8 codes nothing: up and down are both false"),
     "a negative seed": ("seed = -1", "seed should be greater than or equal to 0"),
     "images of a mile": ("resize = 100000000", "resize should be less than or equal to 1024"),
-    "a model that is no function": ('model = "os.path:sep"', "'os.path:sep' is not a function that builds a module"),
-    "a model that needs more": ('model = "os.path:join"', "the model 'os.path:join' cannot be built: TypeError"),
+    "a model that is no function": (
+        'model = "os.path:sep"',
+        "is neither a class nor a function, so it is no model",
+    ),
+    "a model that needs more": ('model = "os.path:join"', "os.path:join needs a: write os.path:join:a=VALUE"),
     "a model that is not there": ('model = "os.path:network"', "the model 'os.path:network' cannot be found"),
     "a module of no kind": ('model = "email.message:Message"', "gives a Message, not a module"),
     "a head that is not there": ('head = "nose"', "the module has no submodule 'nose'"),

@@ -291,7 +291,9 @@ def bits(run: fg.Run) -> dict[str, list[float]]:
     return {name: tensor.tolist() for name, tensor in run.server.items()}
 
 
-def test_a_stage_of_ones_own_is_one_file(fed: Federation, own: list[str], tmp_path: Path) -> None:
+def test_a_stage_of_ones_own_is_one_file(
+    fed: Federation, own: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It codes, remembers, judges and averages; on this machine and on Flower, with the same bits."""
     settings = {"model": "mlp:5", "rounds": 2, "training": {"lr": 0.1, "epochs": 1, "stages": own}}
     local = fg.run("fedavg", fed, workers=1, **settings)
@@ -303,6 +305,10 @@ def test_a_stage_of_ones_own_is_one_file(fed: Federation, own: list[str], tmp_pa
     assert torch.equal(weights, (8 * weights).round() / 8), "the largest of rounded numbers"
     assert bits(local) != bits(fg.run("fedavg", fed, workers=1, **{**settings, "training": {"lr": 0.1, "epochs": 1}}))
 
+    # a module that every machine has; a file would travel with the app (tests/extending)
+    Path("ownstages.py").write_text(STAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings["training"]["stages"] = [stage.replace("./mine.py", "ownstages") for stage in own]  # type: ignore[index]
     federated = Federated(tmp_path, fed, {"method": "fedavg", **settings}).serve()
     assert bits(federated) == bits(local)
     apart = [[each["client"] for each in record["refused"]] for record in federated.records]
