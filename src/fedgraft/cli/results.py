@@ -1,0 +1,79 @@
+"""Commands that show what runs gave: report, table, watch."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, cast
+
+import click
+import typer
+
+from fedgraft.base import characters
+from fedgraft.cli.app import StoppedError, app
+from fedgraft.flags import Metric, Point, free, nameable
+from fedgraft.runs.config import AT
+
+
+@app.command()
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(help="Directories of runs or comparisons, or folders of them.", callback=nameable)
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file to write (default: DIRECTORY/report.html).", callback=nameable)
+    ] = None,
+    text: Annotated[bool, typer.Option("--text", help="Print pictures for a terminal instead.")] = False,
+    plots: Annotated[
+        Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.", callback=nameable)
+    ] = None,
+    point: Point = AT[0],
+    metric: Metric = None,
+) -> None:
+    """Show finished runs as one HTML file: who gains, who learned from whom, and how to repeat it."""
+    from fedgraft.runs.reading import read_all
+
+    reading = read_all(directories)
+    if text:
+        from fedgraft.report.text import show
+
+        show(reading, characters.console(stderr=False), point, metric)
+    if out is not None or not text:
+        from fedgraft.report.page import write
+
+        own = directories[0] / "report.html" if len(directories) == 1 else free(Path("report.html"))
+        typer.echo(f"report: {write(reading, out or own, point, metric)}")
+    if plots is not None:
+        from fedgraft.report import figures
+
+        typer.echo(f"figures: {len(figures.write(reading, plots, point, metric))} files in {plots}")
+
+
+@app.command()
+def table(
+    directories: Annotated[
+        list[Path], typer.Argument(help="Directory of a comparison or of a run, or several.", callback=nameable)
+    ],
+    form: Annotated[
+        str, typer.Option("--format", click_type=click.Choice(("text", "md", "csv", "latex", "json")), help="As what.")
+    ] = "text",
+    point: Point = AT[0],
+    metric: Metric = None,
+) -> None:
+    """Print the table of finished runs, for a paper or a program."""
+    from fedgraft.report.export import Format
+    from fedgraft.report.export import table as made
+    from fedgraft.runs.reading import read
+
+    typer.echo(made(read(*directories), cast("Format", form), point, metric))
+
+
+@app.command()
+def watch(
+    directory: Annotated[
+        Path, typer.Argument(help="Directory of a run or of a comparison that is going on.", callback=nameable)
+    ],
+) -> None:
+    """Follow a run from another terminal, until it ends or Ctrl-C."""
+    from fedgraft.report.watch import watch as follow
+
+    with suppress(StoppedError):
+        follow(directory, characters.console(stderr=False))

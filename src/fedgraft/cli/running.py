@@ -1,0 +1,261 @@
+"""Commands that train: run, compare, recommend, and resume, which goes on with what was interrupted."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedgraft.base import characters
+from fedgraft.base.errors import UserError
+from fedgraft.cli.app import app, resumable
+from fedgraft.flags import (
+    ConfigFile,
+    Json,
+    MethodCommand,
+    Point,
+    Recipe,
+    Report,
+    Set,
+    Track,
+    default_directory,
+    nameable,
+    with_settings,
+)
+from fedgraft.runs import names
+from fedgraft.runs.config import AT, At, configure, read
+
+
+@app.command(cls=MethodCommand)
+@with_settings
+def run(
+    method: Annotated[
+        str | None, typer.Argument(help="A method, such as fedapa or fedapa:mu=0.3; see `fedgraft methods`.")
+    ] = None,
+    set_: Set = None,
+    config: ConfigFile = None,
+    recipe: Recipe = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of the run.", callback=nameable)] = None,
+    report: Report = False,
+    track: Track = None,
+    as_json: Json = False,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Run one method and write a run directory."""
+    from fedgraft.base.registry import assignments
+    from fedgraft.methods import METHODS
+
+    layers = [read(config) if config else {}, settings]
+    if method is not None:
+        name, params = METHODS.read(method)
+        layers.append({"method": name, **({"params": params} if params else {})})
+    elif "method" not in layers[0]:
+        raise UserError("name a method, such as `fedgraft run fedapa`; `fedgraft methods` lists them")
+    if set_:
+        layers.append({"params": assignments(set_)})
+    full = configure(*layers, recipe_name=recipe)
+    names.insist(full)
+    _insist_on_trackers(track)
+
+    from fedgraft.runs.run import run as start
+    from fedgraft.terminal import Display
+
+    made = METHODS.make(full.method, **full.params)
+    directory = out or default_directory(made.name, _short(Path(full.dataset).stem), f"seed{full.seed}")
+    console = characters.console()
+    with ExitStack() as stack:
+        stack.enter_context(resumable(directory))
+        watchers = [*_trackers(track, stack), stack.enter_context(Display(console))]
+        done = start(made, config=full, out=directory, watchers=watchers, progress=False)
+    if report:
+        typer.echo(f"report: {done.report(directory / 'report.html')}", err=as_json)
+    _show(done, as_json)
+
+
+@app.command(cls=MethodCommand)
+@with_settings
+def compare(
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="Methods, such as ditto or fedapa:mu=0.3; `all` means every one.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds (partitions, starts, batches).", min=1)] = 3,
+    config: ConfigFile = None,
+    recipe: Recipe = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of the comparison.", callback=nameable)] = None,
+    report: Report = False,
+    by_client: Annotated[
+        bool, typer.Option("--by-client", help="Also say for each client in a sentence whether joining pays.")
+    ] = False,
+    track: Track = None,
+    point: Point = AT[0],
+    as_json: Json = False,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Compare methods on the same data; local and fedavg are always in the table."""
+    from fedgraft.methods import METHODS
+
+    full = configure(read(config) if config else {}, settings, recipe_name=recipe)
+    named = list(METHODS) if methods == ["all"] else list(methods or [])
+    names.insist(full, named)
+    _insist_on_trackers(track)
+
+    from fedgraft.data.federation import OWN
+    from fedgraft.runs.compare import Agenda, contestants
+    from fedgraft.runs.compare import compare as start
+    from fedgraft.terminal import Display
+
+    chosen: list[Any] = named
+    if not named and "method" in full.model_fields_set:
+        chosen = [METHODS.make(full.method, **full.params)]
+    agenda = Agenda(full, contestants(chosen), tuple(range(full.seed, full.seed + seeds)))
+    split_by = OWN if _at_sites(full.dataset) else full.partition.replace(":", "")
+    directory = out or default_directory("compare", _short(Path(full.dataset).stem), _short(split_by))
+    console = characters.console()
+    with ExitStack() as stack:
+        stack.enter_context(resumable(directory))
+        display = stack.enter_context(Display(console, total_runs=agenda.left(directory)))
+        watchers = [*_trackers(track, stack), display]
+        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers, progress=False)
+    written = done.report(directory / "report.html", point) if report else None
+    _show_comparison(done, directory, as_json, point, by_client=by_client)
+    if written:
+        typer.echo(f"report: {written}", err=as_json)
+
+
+@app.command()
+@partial(with_settings, without=("dataset",))
+def recommend(
+    data: Annotated[str, typer.Argument(help="A folder or table of sites (docs/data.md), or a dataset.")],
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="A method in the race (may be given several times; default: all that fit)."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds (starts, batches) the final has.", min=1)] = 3,
+    budget_bytes: Annotated[
+        int | None, typer.Option(help="What one client may send and receive in a whole run.", min=1)
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="About how long the race may take here.")] = None,
+    config: ConfigFile = None,
+    recipe: Recipe = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of the race; an interrupted one goes on.", callback=nameable)
+    ] = None,
+    track: Track = None,
+    as_json: Json = False,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Say whether joining pays, for whom, with which method and at what cost: a race on validation data."""
+    full = configure(read(config) if config else {}, settings, {"dataset": data}, recipe_name=recipe)
+    names.insist(full, list(methods or []))
+    _insist_on_trackers(track)
+
+    from fedgraft.runs.recommend import recommend as race
+    from fedgraft.terminal import Display
+
+    directory = out or default_directory("recommend", _short(Path(data).stem))
+    with ExitStack() as stack:
+        again = shlex.join(["--out", str(directory)])
+        stack.enter_context(resumable(directory, f"the same command with {again} goes on with it"))
+        watchers = [
+            *_trackers(track, stack),
+            stack.enter_context(Display(characters.console(), total_runs=2)),
+        ]
+        done = race(
+            data, methods=methods or None, seeds=seeds, budget_bytes=budget_bytes, minutes=minutes, config=full,
+            watchers=watchers, out=directory, progress=False,
+        )  # fmt: skip
+    typer.echo(json.dumps(done.to_json()) if as_json else str(done))
+    typer.echo(f"\nreport: {directory / 'report.html'}", err=as_json)
+
+
+@app.command()
+def resume(
+    directory: Annotated[
+        Path, typer.Argument(help="Directory of an interrupted run or comparison.", callback=nameable)
+    ],
+    workers: Annotated[str | None, typer.Option(help="Worker processes; the result does not depend on them.")] = None,
+    point: Point = AT[0],
+    as_json: Json = False,
+) -> None:
+    """Go on with an interrupted run or comparison, to the same bits."""
+    from fedgraft.runs import compare, run
+    from fedgraft.terminal import Display
+
+    changes: dict[str, Any] = {} if workers is None else {"workers": workers}
+    if (directory / compare.AGENDA).exists():
+        left = compare.Agenda.read(directory, changes).left(directory)
+        with resumable(directory), Display(characters.console(), total_runs=left) as display:
+            comparison = compare.resume(directory, watchers=[display], **changes)
+        _show_comparison(comparison, directory, as_json, point)
+        return
+    with resumable(directory), Display(characters.console()) as display:
+        done = run.resume(directory, watchers=[display], **changes)
+    _show(done, as_json)
+
+
+def _insist_on_trackers(texts: Sequence[str] | None) -> None:
+    """Answer a misspelt tracker before torch is imported."""
+    if texts:
+        from fedgraft.trackers import TRACKERS
+
+        for text in texts:
+            TRACKERS.insist(text)
+
+
+def _at_sites(dataset: str) -> bool:
+    from fedgraft.data.datasets import lies_at_sites
+
+    return lies_at_sites(dataset)
+
+
+def _short(text: str) -> str:
+    """A part of a directory's name: a file system takes 255 characters for all of it."""
+    return text[:60]
+
+
+def _show(done: Any, as_json: bool) -> None:
+    """Print what a run gave."""
+    from fedgraft.terminal import run_table
+
+    if as_json:
+        typer.echo(json.dumps(done.result))
+    else:
+        characters.console(stderr=False).print(run_table(done))
+        typer.echo(f"run directory: {done.directory}")
+
+
+def _show_comparison(done: Any, directory: Path, as_json: bool, point: At, *, by_client: bool = False) -> None:
+    """Print what a comparison gave; one that has a run in which no reply was taken is no success."""
+    from fedgraft.report.comparison import view
+    from fedgraft.runs.run import insist_on_replies
+
+    if as_json:
+        typer.echo(json.dumps(done.to_json(point)))
+    else:
+        characters.console(stderr=False).print(view(done, point))
+        if by_client:
+            from fedgraft.report import sentences
+
+            characters.console(stderr=False).print(
+                "\n".join(sentences.by_client(done, point)), highlight=False, markup=False
+            )
+        typer.echo(f"comparison directory: {directory}")
+    for each in done.runs.values():
+        for run in each:
+            insist_on_replies(run)
+
+
+def _trackers(kinds: Sequence[str] | None, stack: ExitStack) -> list[Any]:
+    if not kinds:
+        return []
+    from fedgraft.trackers import tracker
+
+    made = [tracker(kind) for kind in dict.fromkeys(kinds)]
+    return [stack.enter_context(each) if isinstance(each, AbstractContextManager) else each for each in made]
