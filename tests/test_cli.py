@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import resource
 import signal
 import statistics
 import subprocess
@@ -28,9 +29,11 @@ def fedgraft(*words: str, cwd: Path | None = None) -> "subprocess.CompletedProce
 
 def test_help_answers_at_once() -> None:
     def seconds(*words: str) -> float:
-        started = time.perf_counter()
+        """Of a processor, which does not depend on how busy the machine is."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, *words], capture_output=True, check=True)
-        return time.perf_counter() - started
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert "compare" in fedgraft("--help").stdout
     pairs = [(seconds("-m", "fedgraft", "--help"), seconds("-c", "import typer, pydantic")) for _ in range(5)]
@@ -38,7 +41,7 @@ def test_help_answers_at_once() -> None:
     question = "import sys, fedgraft.cli; print('torch' in sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "False", "help must not wait for torch"
-    assert ours < max(0.5, 4 * least), "half a second on an idle machine; a ratio on a busy one"
+    assert ours < max(0.5, 4 * least), "half a second, or a ratio where the processor is slow"
 
 
 def test_a_run_leaves_a_directory_and_a_table(tmp_path: Path) -> None:
