@@ -8,7 +8,7 @@ a frozen dataclass of hyper-parameters and holds no state: the server's state is
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ class Server(Holder):
 
 
 Inbox = Mapping[ClientId, Message]
+Sums = Literal["samples", "uniform", ""]
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,10 @@ class Method:
         """Return what a valid reply of the client looks like in this round; anything else is refused."""
         layout = server.spec.layout(client)
         return {"weights": Field((layout.width(self.shared(), server.spec.settings.buffers),), layout.dtype)}
+
+    def sums(self) -> Sums:
+        """How the server weighs replies, if their mean is all that it needs: secure aggregation gives it no more."""
+        return ""
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         """Digest the accepted replies of a wave, keyed by client."""

@@ -195,12 +195,13 @@ def _accepted(
     """Count what came in, and sort out what the server does not take: each by itself, then beside the others."""
     sound: dict[ClientId, Outcome] = {}
     complaints: dict[ClientId, str | None] = {}
+    gathered = _gathered(method, server, {c: o for c, o in outcomes.items() if c in messages})
     for client in (*sorted(messages), *sorted(outcomes.keys() - messages.keys())):
         outcome = outcomes.get(client, Failure("the client gave no answer"))
         if isinstance(outcome, Outcome):
             this.bytes_up += outcome.reply.nbytes
             this.messages_up += 1
-            outcome = _decoded(server, outcome, messages.get(client))
+            outcome = _decoded(server, gathered.get(client, outcome), messages.get(client))
         complaint = _objection(method, server, client, outcome, asked=client in messages)
         if isinstance(outcome, Outcome) and complaint is None:
             sound[client] = outcome
@@ -213,8 +214,21 @@ def _accepted(
     return {client: outcome for client, outcome in sound.items() if client not in complaints}
 
 
-def _decoded(server: Server, outcome: Outcome, seen: Message | None) -> Outcome | Failure:
+def _gathered(
+    method: Method, server: Server, outcomes: Mapping[ClientId, Outcome | Failure]
+) -> dict[ClientId, Outcome | Failure]:
+    """Let the stages make of the replies of a wave what the server gets of them."""
+    spec, sent = server.spec, {client: o for client, o in outcomes.items() if isinstance(o, Outcome)}
+    weights = {client: spec.samples[client] if method.sums() == "samples" else 1 for client in sent}
+    replies = spec.pipeline.gather({client: o.reply for client, o in sent.items()}, weights)
+    apart = Failure("the reply cannot be added to the others: it is not finite, too large, or of another shape")
+    return {client: replace(o, reply=replies[client]) if client in replies else apart for client, o in sent.items()}
+
+
+def _decoded(server: Server, outcome: Outcome | Failure, seen: Message | None) -> Outcome | Failure:
     """Make of what arrived the reply that was meant; ``seen`` is the message that the client answered."""
+    if isinstance(outcome, Failure):
+        return outcome
     try:
         return replace(outcome, reply=server.spec.pipeline.decode("up", outcome.reply, seen or {}))
     except StageError as error:

@@ -16,6 +16,7 @@ from fedgraft.base.reference import absolute
 from fedgraft.core import streams
 from fedgraft.core.method import Method, Server
 from fedgraft.core.model import Architecture, as_taken
+from fedgraft.core.secure import LEAST, Secure
 from fedgraft.core.settings import TASKS
 from fedgraft.core.stages import Averaging, Stage
 from fedgraft.core.task import Task
@@ -247,11 +248,29 @@ def insist_on_device(name: str) -> None:
         raise UserError(f"there is no device {name!r} here: {str(error).partition(chr(10))[0]}") from None
 
 
+def _insist_on_sums(method: Method, server: Server, stage: Secure) -> None:
+    """Refuse secure aggregation where the server needs more than a sum, or where a sum would hide nobody."""
+    spec, expected = server.spec, method.expects(server, 0)
+    if not expected:  # nothing is sent, so there is nothing to hide
+        return
+    if not method.sums():
+        raise UserError(
+            f"{method.name} needs what each client sends ({', '.join(expected)}), not only the sum of it: the stage "
+            f"{stage.name} cannot serve it"
+        )
+    if len(spec.architectures) > 1:
+        raise UserError(f"the stage {stage.name} adds up models, so all clients need the same architecture")
+    if spec.clients < LEAST:
+        raise UserError(f"a sum hides nobody among fewer than {LEAST} clients: the stage {stage.name} needs as many")
+
+
 def insist_on_stages(method: Method, server: Server) -> None:
     """Refuse a stage that would have nothing to do."""
     for stage in server.spec.pipeline.stages:
         if isinstance(stage, Averaging) and not method.averages:
             raise UserError(f"{method.name} does not average what clients send: the stage {stage.name} means nothing")
+        if isinstance(stage, Secure):
+            _insist_on_sums(method, server, stage)
         if type(stage).objection is Stage.objection:  # it has none, so nobody need send for it to look
             continue
         if complaint := stage.objection(method.send(server, 0), method.expects(server, 0)):
