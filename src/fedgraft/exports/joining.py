@@ -252,8 +252,9 @@ def _site(run: Run, data: Site | str | Path, name: str | None) -> tuple[Newcomer
     )  # fmt: skip
     _insist_on_samples(made, fed, called)
     notes = []
-    if fingerprint(made) in fed.fingerprints:
-        other = fed.names[fed.fingerprints.index(fingerprint(made))]
+    known = fed.fingerprints[: len(fed)]
+    if fingerprint(made) in known:
+        other = fed.names[known.index(fingerprint(made))]
         notes.append(f"{called} has the very samples of {other}, who was there in training: it is no newcomer")
     return Newcomer(called, made, run.spec.assignment[number % run.spec.clients]), tuple(notes)
 
