@@ -174,9 +174,9 @@ def _serve(
     started = time.perf_counter()
     stages = server.spec.pipeline
     seen = {client: stages.decode("down", message, {}) for client, message in messages.items()}
-    accepted = _accepted(method, server, seen, outcomes, this)
-    inbox = {client: outcome.reply.copy() for client, outcome in accepted.items()}
-    losses += [(o.loss, server.spec.samples[client]) for client, o in accepted.items() if math.isfinite(o.loss)]
+    taken = accepted(method, server, seen, outcomes, this)
+    inbox = {client: outcome.reply.copy() for client, outcome in taken.items()}
+    losses += [(o.loss, server.spec.samples[client]) for client, o in taken.items() if math.isfinite(o.loss)]
     this.accepted += len(inbox)
     this.heard |= inbox.keys()
     engine.commit(inbox.keys())
@@ -185,7 +185,7 @@ def _serve(
     this.server_seconds += time.perf_counter() - started
 
 
-def _accepted(
+def accepted(
     method: Method,
     server: Server,
     messages: Mapping[ClientId, Message],

@@ -104,7 +104,7 @@ def facts(fed: Federation) -> dict[str, Any]:
     """Return the settings that a federation has decided."""
     return {
         "dataset": fed.name,
-        "clients": len(fed),
+        "clients": len(fed) + len(fed.unseen),
         "partition": fed.partition,
         "validation": fed.validation,
         "normalise": fed.normalise,
@@ -113,6 +113,24 @@ def facts(fed: Federation) -> dict[str, Any]:
         "task": TASKS.named(fed.task),
         **{name: getattr(fed.reading, name) for name in READING},
     }
+
+
+def held_out(config: RunConfig, fed: Population) -> Population:
+    """Take the clients that the run holds out away, drawn by the seed of the data; never all of them, and one at least.
+
+    What is left is the federation: whatever is indexed by client, counted or averaged, knows nothing of them.
+    """
+    if config.hold_out is None:
+        return fed
+    if not isinstance(fed, Federation):
+        raise UserError(
+            "hold_out takes clients out of a federation, and those on other machines are there to take part"
+        )
+    if len(fed) < 2:
+        raise UserError("hold_out keeps clients away from training, and there is only one")
+    count = min(max(1, round(config.hold_out * len(fed))), len(fed) - 1)
+    chosen = streams.generator(config.drawn_by, "hold out").permutation(len(fed))[:count]
+    return fed.without({int(client) for client in chosen})
 
 
 def insist_on_agreement(config: RunConfig, fed: Federation) -> None:
@@ -142,7 +160,7 @@ def _canonical(name: str, value: Any) -> Any:
 def settled(config: RunConfig, fed: Population, *, given: bool) -> RunConfig:
     """Write what the data are into the configuration: that of a federation that was ``given``, or of what was made."""
     config = found_again(config)
-    known: dict[str, Any] = {"clients": len(fed)}
+    known: dict[str, Any] = {"clients": len(fed) + (len(fed.unseen) if isinstance(fed, Federation) else 0)}
     if given and isinstance(fed, Federation):
         known = facts(fed)
     elif given:
