@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedgraft.base.errors import ContractError
@@ -38,7 +39,7 @@ def contact(method: Method, client: Client) -> None:
     """Let the method prepare a client that it meets for the first time."""
     if "joined" not in client:
         method.join(client)
-        client["joined"] = client.own.new_ones(())
+        client["joined"] = torch.ones((), dtype=client.layout.dtype, device=client.device)
 
 
 def train(method: Method, client: Client, message: Message) -> Message:

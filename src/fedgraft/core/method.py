@@ -6,7 +6,7 @@ a frozen dataclass of hyper-parameters and holds no state: the server's state is
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -35,10 +35,28 @@ class Server(Holder):
         self.spec, self.round = spec, 0
         self.tested: dict[tuple[str, ClientId], int] = {}
         self._state = dict(state)
+        self._made: tuple[Any, Tensor] | None = None
 
     def restore(self, state: Mapping[str, Tensor], round: int) -> None:
         """Become what the server was after ``round`` rounds."""
-        self._state, self.round = dict(state), round
+        self._state, self.round, self._made = dict(state), round, None
+
+    def once(self, name: str, clients: Sequence[ClientId], make: Callable[[], Tensor]) -> Tensor:
+        """Return what ``make`` gives for some clients, or gave last time, if the state is what it was.
+
+        For something dear that is needed twice: mixtures that are sent, and asked for again when replies come. It is no
+        state, and nobody may change it.
+        """
+        now = {name: (id(tensor), tensor._version) for name, tensor in self.items()}
+        key = (name, tuple(clients), now)
+        if self._made is None or self._made[0] != key:
+            self._made = None  # let go of it before the next one is made
+            self._made = (key, make())
+        return self._made[1]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        super().__setitem__(name, value)
+        self._made = None
 
 
 Inbox = Mapping[ClientId, Message]
@@ -122,7 +140,7 @@ class Method:
 
     def assemble(self, client: Client, message: Message) -> Tensor:
         """Return the weights that the client holds after the download: received where shared, its own elsewhere."""
-        return client.put(client.own, message["weights"], self.shared())
+        return client.receive(message["weights"], self.shared())
 
     def loss(self, client: Client, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """Return what local training minimises on a batch."""

@@ -15,7 +15,7 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import KINDS, POINTS, Point, Score, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
-from fedgraft.core.message import Message, objection
+from fedgraft.core.message import Message, copies, objection
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.stages import StageError
 
@@ -147,7 +147,7 @@ def _summary(spec: Spec, scores: Mapping[ClientId, Score]) -> Summary:
 def deliver(method: Method, server: Server, clients: Sequence[ClientId]) -> dict[ClientId, Message]:
     """Make the clients' messages, copied at the crossing and as they travel; ``send`` may not change the server."""
     before = {name: (id(tensor), tensor._version) for name, tensor in server.items()}
-    messages = {client: message.copy() for client, message in method.dispatch(server, clients).items()}
+    messages = copies(method.dispatch(server, clients))
     if before != {name: (id(tensor), tensor._version) for name, tensor in server.items()}:
         raise ContractError(f"{method.name}.send changed the server's state")
     stages = server.spec.pipeline
@@ -175,7 +175,7 @@ def _serve(
     stages = server.spec.pipeline
     seen = {client: stages.decode("down", message, {}) for client, message in messages.items()}
     taken = accepted(method, server, seen, outcomes, this)
-    inbox = {client: outcome.reply.copy() for client, outcome in taken.items()}
+    inbox = {client: outcome.reply for client, outcome in taken.items()}
     losses += [(o.loss, server.spec.samples[client]) for client, o in taken.items() if math.isfinite(o.loss)]
     this.accepted += len(inbox)
     this.heard |= inbox.keys()

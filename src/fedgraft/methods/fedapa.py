@@ -94,7 +94,7 @@ class FedAPA(Method):
         return self.dispatch(server, [client])[client]
 
     def dispatch(self, server: Server, clients: Sequence[ClientId]) -> Mapping[ClientId, Message]:
-        mixed = bank.mix(self.rows(server, clients), server["bank"])
+        mixed = self.mixtures(server, clients)
         return {client: Message(weights=weights) for client, weights in zip(clients, mixed, strict=True)}
 
     def merge(self, server: Server, inbox: Inbox) -> None:
@@ -105,7 +105,7 @@ class FedAPA(Method):
         width = parameters.stop - parameters.start
 
         A[senders] = self.rows(server, senders)
-        Delta = (uploads - bank.mix(A[senders], Theta))[:, :width]
+        Delta = (uploads - self.mixtures(server, senders))[:, :width]
         gradient = torch.zeros_like(A)
         gradient[senders] = bank.inner(Delta, Theta[:, :width])
         velocity = self.server_momentum * server["velocity"] + gradient
@@ -116,7 +116,11 @@ class FedAPA(Method):
         else:
             A[senders] = self.settled(A, senders)
         server["A"], server["velocity"] = A, velocity
-        server["bank"] = Theta.index_copy(0, torch.tensor(senders), uploads)
+        server["bank"] = bank.replaced(Theta, senders, uploads)
+
+    def mixtures(self, server: Server, clients: Sequence[ClientId]) -> Tensor:
+        """sum_j a_ij theta_j for each of the clients: sent, and where their training began when they reply."""
+        return server.once("mixtures", clients, lambda: bank.mix(self.rows(server, clients), server["bank"]))
 
     def rows(self, server: Server, clients: Sequence[ClientId]) -> Tensor:
         """The rows that the clients are served with; with momentum they are settled here, else after their step."""
