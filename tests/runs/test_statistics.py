@@ -10,6 +10,7 @@ from scipy import stats
 
 from fedgraft.runs import statistics
 from fedgraft.runs.statistics import (
+    between_areas,
     between_shares,
     bootstrap,
     deflated,
@@ -217,3 +218,14 @@ def test_of_many_intervals_a_few_are_above_zero_by_chance() -> None:
     assert statistics.more_than_chance(4, 40)
     assert statistics.more_than_chance(2, 6)
     assert not statistics.more_than_chance(0, 6)
+
+
+def test_the_difference_of_two_areas_is_as_sure_as_the_rarer_class_lets_it_be() -> None:
+    # one sample of each class: the variance of an area A is A (1 - A) = 0.1875, of the difference twice that
+    low, high = between_areas(0.75, 0.75, 1, 1)
+    assert high == pytest.approx(1.959964 * 0.375**0.5)
+    assert low == -high
+    # Hanley and McNeil (1982): an area of 0.893 of 51 and 58 samples has a standard error of 0.032
+    low, high = between_areas(0.893, 0.893, 51, 58)
+    assert high / 1.96 / 2**0.5 == pytest.approx(0.0325, abs=1e-4)
+    assert between_areas(0.9, 0.5, 29, 2).low < 0 < between_areas(0.9, 0.5, 29, 40).low
