@@ -23,10 +23,11 @@ from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, population, reading, results, table
-from fedgraft.runs.compare import Agenda, compare, complete, contestants, differences
+from fedgraft.runs.agenda import complete, differences
+from fedgraft.runs.compare import asked, compare, contestants
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import At, RunConfig, configure, read
-from fedgraft.runs.directory import COMPARISON
+from fedgraft.runs.directory import COMPARISON, folder_name
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.population import Model
 from fedgraft.runs.resultfile import Result
@@ -61,19 +62,10 @@ class Standing(NamedTuple):
     def of(cls, each: Sequence[Result], metrics: Sequence[MetricInfo]) -> "Standing":
         rounds = sum(len(result.rounds) for result in each)
         return cls(
-            tuple(statistics.fmean(_on_validation(result, metric) for result in each) for metric in metrics),
+            tuple(statistics.fmean(table.on_validation(result, metric, OWN) for result in each) for metric in metrics),
             sum(sum(traffic(result)) for result in each) / rounds,
             sum(result.seconds for result in each) / rounds,
         )
-
-
-def _on_validation(result: Result, metric: MetricInfo) -> float:
-    """The client mean on validation data at the method's own point, when it was last measured."""
-    for record in reversed(result.rounds):
-        found = record.figures(table.measured(result, OWN), metric.name, "_validation")
-        if found is not None and found.mean is not None:
-            return found.mean
-    return math.nan
 
 
 def traffic(result: Result) -> tuple[float, float]:
@@ -373,11 +365,14 @@ class _Race:
         return [label for label in self.members if label not in REFERENCES]
 
     @property
-    def agenda(self) -> Agenda:
-        """Who is in the race and with which settings, as comparisons write it."""
+    def asked(self) -> dict[str, Any]:
+        """Who is in the race and with which settings, as it is written."""
         settled = population.settled(self.config, self.federation, given=self.given)
         objects = self.given or self.model is not None or not all(map(METHODS.findable, self.members.values()))
-        return Agenda(settled, self.members, tuple(range(self.config.seed, self.config.seed + self.seeds)), objects)
+        config = settled.model_dump(exclude={"method", "params", "seed"})
+        seeds = range(self.config.seed, self.config.seed + self.seeds)
+        limits = {"budget_bytes": self.budget or 0, "minutes": float(self.minutes or 0)}
+        return {**asked(self.members, seeds), "objects": objects, "config": directory.without_none(config), **limits}
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -385,14 +380,14 @@ class _Race:
         if self.place is None:
             yield
             return
-        asked = self.agenda.facts | {"budget_bytes": self.budget or 0, "minutes": float(self.minutes or 0)}
+        facts = self.asked
         begun = (self.place / RACE).exists()
-        if begun and (differing := differences(read(self.place / RACE), asked)):
+        if begun and (differing := differences(read(self.place / RACE), facts)):
             raise UserError(f"{self.place} holds another race ({', '.join(differing)}); name another directory")
         if not begun:
             directory.fresh(self.place)
         with disk.locked(self.place):
-            disk.write(self.place / RACE, directory.as_toml(asked))
+            disk.write(self.place / RACE, directory.as_toml(facts))
             yield
 
     def rung(self, name: str, labels: Iterable[str], rounds: int) -> dict[str, Standing]:
@@ -401,7 +396,7 @@ class _Race:
         found: dict[str, Standing] = {}
         for label in labels:
             run = plan(self.members[label], self.federation, config, self.model, given=self.given)
-            folder = None if self.place is None else self.agenda.folder(self.place / name, label, config.seed)
+            folder = None if self.place is None else self.place / name / f"{folder_name(label)}-seed{config.seed}"
             try:
                 facts = insist_on_replies(complete(run, folder, self.watchers)).facts
             except UserError as error:

@@ -283,6 +283,15 @@ def _told(results: Sequence[Result], clients: Sequence[Iterable[int] | Mapping[i
     return tuple(found)
 
 
+def on_validation(result: Result, metric: MetricInfo, at: At) -> float:
+    """The client mean on validation data, when it was last measured; NaN where it never was."""
+    for record in reversed(result.rounds):
+        found = record.figures(measured(result, at), metric.name, "_validation")
+        if found is not None and found.mean is not None:
+            return found.mean
+    return math.nan
+
+
 def measured(result: Result, at: At) -> Point:
     """The point at which a method is compared."""
     return result.headline if at == "own" else at
