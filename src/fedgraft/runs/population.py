@@ -27,7 +27,7 @@ from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.data.partition import SCHEMES
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.source import Reading
-from fedgraft.runs.config import CLIENTS, READING, SCHEME, RunConfig
+from fedgraft.runs.config import CLIENTS, MACHINE, READING, SCHEME, RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -93,6 +93,14 @@ def federation(config: RunConfig) -> Federation:
     if not ignored:
         return made
     return replace(made, notes=(*made.notes, f"the recipe's {' and '.join(ignored)} gave way to what the data are"))
+
+
+def drawn_by(config: RunConfig) -> str:
+    """All that decides the federation of a configuration, but for the files themselves."""
+    others = {*MACHINE, "method", "params", "model", "head", "rounds", "seed", "training", "metrics", "kernels"}
+    others |= {"participation", "evaluate_every", "global_test"}
+    others.remove("data_dir")
+    return f"{config.drawn_by} {config.model_dump_json(exclude=others)}"
 
 
 def reading(config: RunConfig) -> Reading:
