@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
 from fedgraft.papers.tables import Score, paper
+from fedgraft.report.paperfigures import PLOTS, Drawing, draw
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, cell_config, deciding, differing, scale_of
 
@@ -209,3 +211,34 @@ def test_figures_are_drawn_from_what_is_there(data: Path, made: Path, tmp_path: 
     assert [Path(line).name for line in done.stdout.splitlines()] == ["figure2-curves.svg", "figure2-curves.png"]
     empty = called(data, "figure2", "--plot", "--root", str(tmp_path / "none"))
     assert "nothing was measured yet" in str(empty.exception)
+
+
+@pytest.mark.parametrize("kind", sorted(PLOTS))
+def test_every_kind_of_figure_can_be_drawn(
+    kind: str, data: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDGRAFT_DATA", str(data))
+    reproduce.lacking.cache_clear()
+    told = paper("apple" if kind == "schedule" else "fedapa")
+    table = told.items["table1"]
+    cells = tuple(cell for cell in table.cells if cell.name in (CELL, "local/cifar10"))
+    facts = {"along": {"mu": [0.5, 1]}, "rounds": [1, 50], "matrix": "A"}
+    wanted = cells[-1:] if kind in ("relations", "weights") else cells
+    item = replace(table, cells=wanted, columns={"cifar10": {}}, plots=(kind,), drawing=facts)
+    finished = reproduce.finished_for(told, cells, [made])
+    drawing = Drawing(reproduce.Evidence(told, reproduce.found_in([made])), item, finished)
+    written = draw(drawing, tmp_path)
+    assert [path.suffix for path in written] == [".svg", ".png"]
+    assert all(path.stat().st_size > 1000 for path in written)
+
+
+def test_a_run_is_left_while_any_of_its_cells_has_no_figure(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDGRAFT_DATA", str(data))
+    reproduce.lacking.cache_clear()
+    told = paper("fedapa")
+    cells = told.item("table2").chosen(["fedapa/*"])
+    (wanted,) = reproduce.requests(told, cells, [0], "full", Path("x"), alone=False)
+    assert len(wanted.cells) == 4, "accuracy, minutes, seconds, bytes: one run"
+    assert reproduce.left([wanted], reproduce.Evidence(told, [brief()]), "full") == []
+    untimed = reproduce.Evidence(told, [brief(seconds=None)])
+    assert reproduce.left([wanted], untimed, "full") == [wanted]
