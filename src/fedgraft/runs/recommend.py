@@ -567,6 +567,8 @@ def _entered(
 ) -> _Race:
     """Find the data and the methods; the split is the same for all seeds."""
     given = isinstance(data, Federation)
+    if config.hold_out is not None:
+        raise UserError("hold_out is for run and compare: whether joining pays is asked for every site")
     if isinstance(model, str):
         config, model = configure(config, {"model": model}), None
     if isinstance(data, Federation):
