@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
 from fedgraft.papers.tables import Score, paper
+from fedgraft.report import reproduction
 from fedgraft.report.paperfigures import PLOTS, Drawing, draw
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, cell_config, deciding, differing, scale_of
@@ -155,10 +156,10 @@ def test_what_cannot_be_had_or_run_is_named(tmp_path: Path) -> None:
         return CliRunner().invoke(app, ["reproduce", "apple", *words], env=env)
 
     remarks = {each["item"]: each["remark"] for each in json.loads(asked("--json").stdout)}
-    assert "pathmnist cannot be had without a download, and is not on this machine" in remarks["table1"]
+    assert "not to be had without a download: cifar10, mnist, organamnist, pathmnist;" in remarks["table1"]
     assert remarks["figure1"] == "Not run: a drawing of the method: nothing was measured."
     out = ("--root", str(tmp_path / "runs"))
-    assert "pathmnist cannot be had" in str(asked("table1", "--cell", "apple/path", *out).exception)
+    assert "without a download: pathmnist;" in str(asked("table1", "--cell", "apple/path", *out).exception)
     assert "a drawing of the method" in str(asked("figure1", *out).exception)
     assert "no cell is called" in str(asked("table1", "--cell", "aple/path", *out).exception)
     assert not (tmp_path / "runs").exists(), "nothing was written"
@@ -242,3 +243,20 @@ def test_a_run_is_left_while_any_of_its_cells_has_no_figure(data: Path, monkeypa
     assert reproduce.left([wanted], reproduce.Evidence(told, [brief()]), "full") == []
     untimed = reproduce.Evidence(told, [brief(seconds=None)])
     assert reproduce.left([wanted], untimed, "full") == [wanted]
+
+
+def test_what_a_draw_predicts_takes_three_of_them() -> None:
+    told = paper("fedapa")
+    cell = told.item("table1").chosen([CELL])[0]
+    tops = {0: 0.80, 1: 0.82, 2: 0.84}
+    runs = [brief(seed=seed, top=top, top_share=0.5 + seed / 10) for seed, top in tops.items()]
+    alone = [brief("local", seed=seed, top=0.7 + seed / 25) for seed in tops]
+    for count, sentences in ((2, 0), (3, 2)):
+        evidence = reproduce.Evidence(told, [*runs[:count], *alone])
+        found = reproduction.predictions([evidence.outcome(told.item("table1"), cell)], evidence.draws([cell]))
+        assert len(found) == sentences
+    # 2 points for 4 points of Local, and for 10 of the share
+    assert found[0].startswith(
+        "fedapa/cifar10: +0.50 points for each point of Local (+0.50 to +0.50), which explains 100 %"
+    )
+    assert found[1].startswith("fedapa/cifar10: +0.20 points for each point of the share")

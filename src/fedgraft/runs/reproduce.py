@@ -216,10 +216,9 @@ def lacking(dataset: str) -> bool:
     return dataset in DATASETS and not next(one.available for one in catalogue() if one.name == dataset)
 
 
-def absent(told: Paper, item: Item) -> list[str]:
-    """The datasets that a table needs and that are not on this machine."""
-    used = {cell_config(told, Cell("", column, ACCURACY, ALONE, settings), 0).dataset
-            for column, settings in item.columns.items()}  # fmt: skip
+def absent(told: Paper, columns: Iterable[str]) -> list[str]:
+    """The datasets that columns of a paper need and that are not on this machine."""
+    used = {cell_config(told, Cell("", name, ACCURACY, ALONE, told.columns[name]), 0).dataset for name in columns}
     return sorted(filter(lacking, used))
 
 
