@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from typer.testing import CliRunner
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
 from fedgraft.papers.tables import Score, paper
+from fedgraft.report import reproduction
+from fedgraft.report.paperfigures import PLOTS, Drawing, draw
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, cell_config, deciding, differing, scale_of
 
@@ -153,10 +156,10 @@ def test_what_cannot_be_had_or_run_is_named(tmp_path: Path) -> None:
         return CliRunner().invoke(app, ["reproduce", "apple", *words], env=env)
 
     remarks = {each["item"]: each["remark"] for each in json.loads(asked("--json").stdout)}
-    assert "pathmnist cannot be had without a download, and is not on this machine" in remarks["table1"]
+    assert "not to be had without a download: cifar10, mnist, organamnist, pathmnist;" in remarks["table1"]
     assert remarks["figure1"] == "Not run: a drawing of the method: nothing was measured."
     out = ("--root", str(tmp_path / "runs"))
-    assert "pathmnist cannot be had" in str(asked("table1", "--cell", "apple/path", *out).exception)
+    assert "without a download: pathmnist;" in str(asked("table1", "--cell", "apple/path", *out).exception)
     assert "a drawing of the method" in str(asked("figure1", *out).exception)
     assert "no cell is called" in str(asked("table1", "--cell", "aple/path", *out).exception)
     assert not (tmp_path / "runs").exists(), "nothing was written"
@@ -209,3 +212,51 @@ def test_figures_are_drawn_from_what_is_there(data: Path, made: Path, tmp_path: 
     assert [Path(line).name for line in done.stdout.splitlines()] == ["figure2-curves.svg", "figure2-curves.png"]
     empty = called(data, "figure2", "--plot", "--root", str(tmp_path / "none"))
     assert "nothing was measured yet" in str(empty.exception)
+
+
+@pytest.mark.parametrize("kind", sorted(PLOTS))
+def test_every_kind_of_figure_can_be_drawn(
+    kind: str, data: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDGRAFT_DATA", str(data))
+    reproduce.lacking.cache_clear()
+    told = paper("apple" if kind == "schedule" else "fedapa")
+    table = told.items["table1"]
+    cells = tuple(cell for cell in table.cells if cell.name in (CELL, "local/cifar10"))
+    facts = {"along": {"mu": [0.5, 1]}, "rounds": [1, 50], "matrix": "A"}
+    wanted = cells[-1:] if kind in ("relations", "weights") else cells
+    item = replace(table, cells=wanted, columns={"cifar10": {}}, plots=(kind,), drawing=facts)
+    finished = reproduce.finished_for(told, cells, [made])
+    drawing = Drawing(reproduce.Evidence(told, reproduce.found_in([made])), item, finished)
+    written = draw(drawing, tmp_path)
+    assert [path.suffix for path in written] == [".svg", ".png"]
+    assert all(path.stat().st_size > 1000 for path in written)
+
+
+def test_a_run_is_left_while_any_of_its_cells_has_no_figure(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDGRAFT_DATA", str(data))
+    reproduce.lacking.cache_clear()
+    told = paper("fedapa")
+    cells = told.item("table2").chosen(["fedapa/*"])
+    (wanted,) = reproduce.requests(told, cells, [0], "full", Path("x"), alone=False)
+    assert len(wanted.cells) == 4, "accuracy, minutes, seconds, bytes: one run"
+    assert reproduce.left([wanted], reproduce.Evidence(told, [brief()]), "full") == []
+    untimed = reproduce.Evidence(told, [brief(seconds=None)])
+    assert reproduce.left([wanted], untimed, "full") == [wanted]
+
+
+def test_what_a_draw_predicts_takes_three_of_them() -> None:
+    told = paper("fedapa")
+    cell = told.item("table1").chosen([CELL])[0]
+    tops = {0: 0.80, 1: 0.82, 2: 0.84}
+    runs = [brief(seed=seed, top=top, top_share=0.5 + seed / 10) for seed, top in tops.items()]
+    alone = [brief("local", seed=seed, top=0.7 + seed / 25) for seed in tops]
+    for count, sentences in ((2, 0), (3, 2)):
+        evidence = reproduce.Evidence(told, [*runs[:count], *alone])
+        found = reproduction.predictions([evidence.outcome(told.item("table1"), cell)], evidence.draws([cell]))
+        assert len(found) == sentences
+    # 2 points for 4 points of Local, and for 10 of the share
+    assert found[0].startswith(
+        "fedapa/cifar10: +0.50 points for each point of Local (+0.50 to +0.50), which explains 100 %"
+    )
+    assert found[1].startswith("fedapa/cifar10: +0.20 points for each point of the share")

@@ -99,7 +99,8 @@ class _Job:
         if not self.wanted and cells:
             from fedgraft.report.reproduction import NO_DOWNLOAD
 
-            raise UserError(NO_DOWNLOAD.format(" and ".join(absent(paper, item))))
+            gone = absent(paper, [cell.column for cell in cells])
+            raise UserError(NO_DOWNLOAD.format(", ".join(gone)))
 
     def evidence(self) -> Any:
         from fedgraft.runs.reproduce import Evidence, found_in
@@ -154,6 +155,8 @@ class _Job:
                 "\nHow hard the draws are: the share of samples that are of their client's most frequent class"
             )
             console.print(reproduction.difficulty(hard))
+        for sentence in reproduction.predictions(outcomes, hard):
+            console.print(sentence, highlight=False, markup=False)
 
     def draw(self) -> list[Path]:
         from fedgraft.report.paperfigures import Drawing, draw

@@ -7,10 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgraft.papers.tables import ACCURACY, Cell, Item, Paper
-from fedgraft.runs.reproduce import Draw, Outcome, absent
-from fedgraft.runs.statistics import Interval
+from fedgraft.runs.reproduce import ALONE, Draw, Outcome, absent
+from fedgraft.runs.statistics import Interval, line
 
-NO_DOWNLOAD = "{} cannot be had without a download, and is not on this machine; the cells run where it is"
+NO_DOWNLOAD = "not on this machine, and not to be had without a download: {}; such cells run where the data are"
+FEWEST = 3
+"""Draws of which a line can be told."""
 
 
 def contents(papers: Iterable[Paper]) -> Table:
@@ -29,8 +31,8 @@ def remark(paper: Paper, item: Item) -> str:
     """What keeps an item, or some of its cells, from being run here."""
     if item.not_run:
         return f"Not run: {item.not_run}."
-    gone = absent(paper, item)
-    return NO_DOWNLOAD.format(" and ".join(gone)) + "." if gone else ""
+    gone = absent(paper, item.columns)
+    return NO_DOWNLOAD.format(", ".join(gone)).capitalize() + "." if gone else ""
 
 
 def view(outcomes: Sequence[Outcome]) -> Table:
@@ -77,6 +79,23 @@ def difficulty(draws: Sequence[Draw]) -> Table:
         alone = "not run" if draw.alone is None else f"{draw.alone:.2f}"
         table.add_row(draw.column, str(draw.seed), share, sizes, alone)
     return table
+
+
+def predictions(outcomes: Sequence[Outcome], draws: Sequence[Draw]) -> list[str]:
+    """What a draw's difficulty says of a method's figure on it, where there are draws enough to say anything."""
+    told = []
+    for each in outcomes:
+        here = {draw.seed: draw for draw in draws if draw.column == each.cell.column}
+        for name, read in (("Local", "alone"), ("the share of the most frequent class", "top_share")):
+            known = [(getattr(here[seed], read), value) for seed, value in zip(each.seeds, each.values, strict=True)]
+            there = [(100 * x if read == "top_share" else x, value) for x, value in known if x is not None]
+            fit = line(*zip(*there, strict=True)) if len(there) >= FEWEST else None
+            if fit is not None and (each.cell.method, read) != (ALONE, "alone"):
+                told.append(
+                    f"{each.cell.name}: {fit.slope:+.2f} points for each point of {name} ({fit.interval.low:+.2f} to "
+                    f"{fit.interval.high:+.2f}), which explains {100 * fit.explained:.0f} % of {len(there)} draws"
+                )
+    return told
 
 
 def as_json(paper: Paper, outcomes: Sequence[Outcome], draws: Sequence[Draw]) -> dict[str, Any]:

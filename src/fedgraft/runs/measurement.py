@@ -6,7 +6,6 @@ A measurement belongs to a cell of a paper's table by what decides its result: m
 import hashlib
 import json
 import shlex
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -295,8 +294,3 @@ def compared(one: Measurement, other: Measurement) -> tuple[Verdict, float]:
     if (one.bits and one.bits == other.bits) or (one.received, one.trained) == (other.received, other.trained):
         return "the same bits", apart
     return ("within noise" if apart <= NOISE else "different"), apart
-
-
-def spread(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample deviation; none of a single value."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None

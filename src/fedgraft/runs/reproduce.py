@@ -16,7 +16,7 @@ from fedgraft.methods import METHODS
 from fedgraft.papers import recipes
 from fedgraft.papers.tables import ACCURACY, SCALES, Cell, Item, Paper, paper, papers
 from fedgraft.runs import measurement, population
-from fedgraft.runs.compare import complete
+from fedgraft.runs.agenda import complete
 from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.directory import folder_name
 from fedgraft.runs.identity import settings_digest
@@ -31,9 +31,9 @@ ALONE = "local"
 
 @dataclass(frozen=True)
 class Request:
-    """A run that a cell needs, and where it has its directory."""
+    """A run that cells need, and where it has its directory."""
 
-    cell: Cell
+    cells: tuple[Cell, ...]
     config: RunConfig
     folder: Path
 
@@ -216,10 +216,9 @@ def lacking(dataset: str) -> bool:
     return dataset in DATASETS and not next(one.available for one in catalogue() if one.name == dataset)
 
 
-def absent(told: Paper, item: Item) -> list[str]:
-    """The datasets that a table needs and that are not on this machine."""
-    used = {cell_config(told, Cell("", column, ACCURACY, ALONE, settings), 0).dataset
-            for column, settings in item.columns.items()}  # fmt: skip
+def absent(told: Paper, columns: Iterable[str]) -> list[str]:
+    """The datasets that columns of a paper need and that are not on this machine."""
+    used = {cell_config(told, Cell("", name, ACCURACY, ALONE, told.columns[name]), 0).dataset for name in columns}
     return sorted(filter(lacking, used))
 
 
@@ -250,17 +249,17 @@ def requests(
             folder = root / told.name / cell.column / scale / f"{folder_name(label)}-seed{seed}"
             key = deciding(config) + str(config.global_test), seed
             if not lacking(config.dataset):
-                found.setdefault(key, Request(cell, config, folder))
+                known = found.setdefault(key, Request((), config, folder))
+                found[key] = replace(known, cells=(*known.cells, cell))
     return list(found.values())
 
 
 def left(wanted: Iterable[Request], evidence: Evidence, scale: str) -> list[Request]:
-    """Those of which nothing is there yet."""
+    """Those that measure something of which nothing is there yet."""
     return [
         each
         for each in wanted
-        if not any(run.seed == each.config.seed for run in evidence.of(each.cell, scale))
-        or each.cell.quantity.startswith("global")
+        if any(each.config.seed not in {run.seed for run in evidence.of(cell, scale)} for cell in each.cells)
     ]
 
 
@@ -303,8 +302,7 @@ def again(
         told = known[number]
         config = configure(told.config, changes)
         folder = root / f"{folder_name(told.method)}-{settings_digest(config.model_dump())[:8]}"
-        cell = Cell("", "", ACCURACY, told.method, told.settings)
-        make([Request(cell, config, folder)])
+        make([Request((), config, folder)])
         yield told, *measurement.compared(told, measured(read_run(folder), told.recipe, told.scale))
 
 
