@@ -153,7 +153,7 @@ def networks() -> str:
 
 
 def _size(name: str, shape: tuple[int, ...]) -> str:
-    if name in models.FAMILIES:
+    if name in models.FAMILIES or models.MODELS[name].tokens:
         return ""
     with torch.device("meta"):
         network = models.build(name, shape, 10)

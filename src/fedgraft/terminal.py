@@ -19,6 +19,7 @@ from fedgraft.core.evaluation import POINTS
 from fedgraft.core.rounds import Round
 from fedgraft.data.inspection import Inspection
 from fedgraft.report.comparison import about_clients
+from fedgraft.runs.agenda import Agenda
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.resultfile import Chosen, Result
 from fedgraft.runs.run import Run, Watcher
@@ -56,6 +57,22 @@ class Display:
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
+
+    def expect(self, runs: int) -> None:
+        """Be told how many runs are to come."""
+        self.total_runs = max(1, runs)
+
+    def survey(self, agenda: Agenda) -> None:
+        """Show how far the runs of an agenda are, whoever is at work on them."""
+        counted = agenda.states()
+        told = ", ".join(f"{count} {state}" for state, count in sorted(counted.items()))
+        if self._progress is not None and self._bar is not None:
+            finished = counted["done"] + counted["failed"]
+            total = len(agenda.entries)
+            self._progress.update(self._bar, total=total, completed=finished, description=f"{total} runs", figures=told)
+        elif told != self._label and time.monotonic() - self._spoken > 2:
+            self._label, self._spoken = told, time.monotonic()
+            print(f"{len(agenda.entries)} runs: {told}", file=sys.stderr, flush=True)
 
     def begin(self, run: Run) -> None:
         self._label = f"{run.method.name} seed {run.config.seed}" if self.total_runs > 1 else run.method.name

@@ -10,6 +10,7 @@ from scipy import stats
 
 from fedgraft.runs import statistics
 from fedgraft.runs.statistics import (
+    between_areas,
     between_shares,
     bootstrap,
     components,
@@ -276,3 +277,14 @@ def test_a_difference_over_draws_is_a_pair_for_each_draw() -> None:
     assert found is not None
     assert (found.mean, found.better, found.worse, found.seeds) == (1.25, 3, 1, 4)
     assert found.improvement == 0.75, "the probability of improvement"
+
+
+def test_the_difference_of_two_areas_is_as_sure_as_the_rarer_class_lets_it_be() -> None:
+    # one sample of each class: the variance of an area A is A (1 - A) = 0.1875, of the difference twice that
+    low, high = between_areas(0.75, 0.75, 1, 1)
+    assert high == pytest.approx(1.959964 * 0.375**0.5)
+    assert low == -high
+    # Hanley and McNeil (1982): an area of 0.893 of 51 and 58 samples has a standard error of 0.032
+    low, high = between_areas(0.893, 0.893, 51, 58)
+    assert high / 1.96 / 2**0.5 == pytest.approx(0.0325, abs=1e-4)
+    assert between_areas(0.9, 0.5, 29, 2).low < 0 < between_areas(0.9, 0.5, 29, 40).low

@@ -4,6 +4,7 @@ This module is imported by the command line before anything is asked for, so it 
 """
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -193,6 +194,11 @@ def gone(name: str, value: Any) -> str:
         return "averaging is a stage now, and the mean needs none: leave it out"
     text = GONE[name].format(value)
     return f'{name} is a stage now: write stages = ["{text}"], or --stage {text} on the command line'
+
+
+def runs_folder() -> Path:
+    """The folder that all runs lie in unless told otherwise."""
+    return Path(os.environ.get("FEDGRAFT_RUNS") or "runs")
 
 
 def flag(name: str) -> str:

@@ -27,7 +27,7 @@ from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.data.partition import SCHEMES
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.source import Reading
-from fedgraft.runs.config import CLIENTS, READING, SCHEME, RunConfig
+from fedgraft.runs.config import CLIENTS, MACHINE, READING, SCHEME, RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -93,6 +93,14 @@ def federation(config: RunConfig) -> Federation:
     if not ignored:
         return made
     return replace(made, notes=(*made.notes, f"the recipe's {' and '.join(ignored)} gave way to what the data are"))
+
+
+def drawn_by(config: RunConfig) -> str:
+    """All that decides the federation of a configuration, but for the files themselves."""
+    others = {*MACHINE, "method", "params", "model", "head", "rounds", "seed", "training", "metrics", "kernels"}
+    others |= {"participation", "evaluate_every", "global_test"}
+    others.remove("data_dir")
+    return f"{config.drawn_by} {config.model_dump_json(exclude=others)}"
 
 
 def reading(config: RunConfig) -> Reading:
@@ -192,7 +200,13 @@ def architectures(
     if model is not None:
         build = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
         return (_own_architecture(build, example, config, "custom"),), (0,) * len(fed), "custom"
-    name = models.resolve(config.model, fed.input_shape, fed.task.outputs)
+    tokens = not example.is_floating_point()
+    if tokens and fed.task.name != "next-token" and models.is_shipped(config.model) and "vocab" not in config.model:
+        raise UserError(
+            f"x_train in {fed.name} is {str(example.dtype).removeprefix('torch.')}; save pixels as uint8 and features "
+            "as float32 (or are these tokens? then say how many there are: --model embed:vocabulary=500)"
+        )
+    name = models.resolve(config.model, fed.input_shape, fed.task.outputs, tokens=tokens)
     fleet = models.fleet(name, len(fed))
     kinds = list(dict.fromkeys(fleet))
     found = tuple(_named_architecture(kind, fed, example, config) for kind in kinds)
@@ -204,11 +218,6 @@ def _named_architecture(name: str, fed: Population, example: torch.Tensor, confi
     build = models.builder(name, fed.input_shape, fed.task.outputs)
     if not models.is_shipped(name):
         return _own_architecture(build, example, config, name)
-    if not example.is_floating_point():
-        raise UserError(
-            f"x_train in {fed.name} is {str(example.dtype).removeprefix('torch.')}; save pixels as uint8 and features "
-            "as float32 (tokens need a model of your own that embeds them)"
-        )
     return _architecture(build, example, config, config.head or "head", name)
 
 

@@ -16,7 +16,7 @@ from fedgraft.methods import METHODS
 from fedgraft.papers import recipes
 from fedgraft.papers.tables import ACCURACY, SCALES, Cell, Item, Paper, paper, papers
 from fedgraft.runs import measurement, population
-from fedgraft.runs.compare import complete
+from fedgraft.runs.agenda import complete
 from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.directory import folder_name
 from fedgraft.runs.identity import settings_digest

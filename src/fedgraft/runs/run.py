@@ -26,7 +26,7 @@ from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.workshop import single_thread
 from fedgraft.methods import METHODS
-from fedgraft.runs import checkpoint, directory, hosting, identity, personal, population, results, unseen
+from fedgraft.runs import archive, checkpoint, directory, hosting, identity, personal, population, results, unseen
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
@@ -228,7 +228,7 @@ def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
         if run.federation.fitted is not None:
             directory.write_preparation(run.directory, run.federation.fitted)
         directory.write_config(run.directory, run.config)
-        return conduct(run, list(watchers), _here)
+        return _noted(conduct(run, list(watchers), _here))
 
 
 def resume(
@@ -334,7 +334,23 @@ def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
     run.directory = place
     run.notes += run.identity.insist(place, _everybody(run))
     with disk.locked(place):
-        return conduct(run, list(watchers), _here, begun=True)
+        return _noted(conduct(run, list(watchers), _here, begun=True))
+
+
+def _noted(run: Run) -> Run:
+    """Let a run that has ended be found again."""
+    assert run.directory is not None
+    archive.note(run.directory, run.config, run.identity, run.federation.names, run.result["refused"])
+    return run
+
+
+def found_again(run: Run, place: Path) -> Run | None:
+    """Fill a planned run with what a finished one with the same bits left elsewhere, copied to ``place``."""
+    found = archive.find(place, run.config, run.identity, run.federation.names)
+    if found is None:
+        return None
+    archive.copy(found, place, run.config, run.federation.fitted)
+    return finished(run, place)
 
 
 def _everybody(run: Run) -> tuple[str, ...]:

@@ -210,6 +210,21 @@ def wilson(share: float, samples: int) -> Interval:
     return Interval(float(found.low), float(found.high))
 
 
+def between_areas(one: float, other: float, positives: int, negatives: int) -> Interval:
+    """The interval of the difference of two areas under ROC curves (AUC), by Hanley and McNeil's variance (1982).
+
+    Both are taken for independent, as shares are: that both are of the same samples makes the interval too wide.
+    """
+
+    def variance(area: float) -> float:
+        first, second = area / (2 - area), 2 * area**2 / (1 + area)
+        spread = (positives - 1) * (first - area**2) + (negatives - 1) * (second - area**2)
+        return (area * (1 - area) + spread) / (positives * negatives)
+
+    reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * math.sqrt(variance(one) + variance(other))
+    return Interval(one - other - reach, one - other + reach)
+
+
 def between_shares(one: float, other: float, samples: int) -> Interval:
     """How sure the difference of two shares of the same samples is: Newcombe's interval from Wilson's.
 

@@ -287,6 +287,26 @@ def _told(results: Sequence[Result], clients: Sequence[Iterable[int] | Mapping[i
     return tuple(found)
 
 
+def on_validation(result: Result, metric: MetricInfo, at: At, say: Sequence[int] | None = None) -> float:
+    """The client mean on validation data, when it was last measured; NaN where it never was.
+
+    ``say`` is how much each client counts in it; without, all count alike.
+    """
+    for record in reversed(result.rounds):
+        found = record.figures(measured(result, at), metric.name, "_validation")
+        if found is not None and found.mean is not None:
+            return found.mean if say is None else weighed(found.per_client, say)
+    return math.nan
+
+
+def weighed(figures: Sequence[float | None], say: Sequence[int]) -> float:
+    """The mean over the clients that have a figure, each by its say."""
+    known = [(value, weight) for value, weight in zip(figures, say, strict=True) if value is not None and weight]
+    return (
+        math.fsum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else math.nan
+    )
+
+
 def measured(result: Result, at: At) -> Point:
     """The point at which a method is compared."""
     return result.headline if at == "own" else at
