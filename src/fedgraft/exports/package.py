@@ -25,6 +25,8 @@ from fedgraft.runs.personal import numbered
 from fedgraft.runs.run import Run
 
 FORMAT = 1
+_BLANKS = {"\n": "newline", " ": "space", "\t": "tab"}
+"""What characters are called that cannot be seen."""
 
 
 class Whole(nn.Module):
@@ -86,7 +88,9 @@ def write(run: Run, client: int | str, point: Point, out: Path, *, onnx: bool = 
         disk.write(aside / "model.py", Path(standalone.__file__).read_bytes())
         if fed.fitted is not None:
             write_preparation(aside, fed.fitted)
-        disk.write(aside / "README.md", card.text(told, PREPARATION if fed.fitted else None, onnx=onnx).encode())
+        disk.write(
+            aside / "README.md", card.text(told, model.form, PREPARATION if fed.fitted else None, onnx=onnx).encode()
+        )
         if onnx:
             from fedgraft.exports import onnxfile
 
@@ -160,5 +164,7 @@ def _names(task: Task, fitted: Fitted | None) -> list[str]:
     if task.answered == "values":
         target = "value" if fitted is None or fitted.target is None else fitted.target
         return [target] if task.outputs == 1 else [f"{target} {number}" for number in range(task.outputs)]
-    known = () if fitted is None else (*fitted.characters, "other") if fitted.characters else fitted.labels
+    known = () if fitted is None else fitted.labels
+    if fitted is not None and fitted.characters:
+        known = (*(_BLANKS.get(each, each) for each in fitted.characters), "other")
     return [*known, *(str(number) for number in range(len(known), task.outputs))]
