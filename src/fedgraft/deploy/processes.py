@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from fedgraft.base.errors import UserError
+from fedgraft.base.leash import leashed
 from fedgraft.deploy.journal import Journal, plain
 
 Say = Callable[[str], None]
@@ -41,14 +42,6 @@ _REMEMBERED = 2000
 _LONGEST_LINE = 2**16
 _NOTHING = re.compile(r"\s*(INFO\s*:)?\s*")
 """What Flower puts between its messages."""
-_LEASH = """
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
-"""
-"""Become the program, after asking the kernel to end it with its parent, however that dies."""
 
 
 @dataclass
@@ -73,9 +66,8 @@ class Process:
 
     def begin(self) -> None:
         """Start the program in a process group of its own; on Linux it ends with this process, however that ends."""
-        leash = [sys.executable, "-I", "-c", _LEASH, str(os.getpid())] if sys.platform == "linux" else []
         self.child = subprocess.Popen(
-            [*leash, *self.line], cwd=self.place, env=self.environment, stdin=subprocess.DEVNULL,
+            leashed(self.line), cwd=self.place, env=self.environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self.due = None
