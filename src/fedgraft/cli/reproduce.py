@@ -27,11 +27,12 @@ def reproduce(
         int | None, typer.Option(help="How many draws, each a seed (default: as many as the paper).", min=1)
     ] = None,
     scale: Annotated[
-        str,
+        str | None,
         typer.Option(
-            click_type=click.Choice(SCALES), help="How long the runs are; quick and half are the paper's own."
+            click_type=click.Choice(SCALES),
+            help="How long the runs are; quick and half are the paper's own (default: full; of --show, the longest).",
         ),
-    ] = "full",
+    ] = None,
     root: Annotated[Path, typer.Option(help="Where the runs have their directories.", callback=nameable)] = Path(
         "runs/reproduce"
     ),
@@ -73,7 +74,7 @@ def reproduce(
         raise UserError(f"{paper} {item} cannot be run: {chosen.not_run}")
     seeds = range(draws or told.draws)
     places = [*(taken or []), *([root] if root.exists() else [])]
-    job = _Job(told, chosen, chosen.chosen(cell or ()), seeds, scale, root, places, alone)
+    job = _Job(told, chosen, chosen.chosen(cell or ()), seeds, scale or "full", root, places, alone)
     if dry_run:
         typer.echo("\n".join(job.commands()) or "nothing is left to run")
         return
@@ -81,8 +82,10 @@ def reproduce(
         job.run({} if workers is None else {"workers": workers}, characters.console())
     if plot:
         typer.echo("\n".join(str(path) for path in job.draw()))
+    elif chosen.cells and show:
+        job.show(scale, range(draws) if draws else None, as_json)
     elif chosen.cells:
-        job.show(as_json)
+        job.show(job.scale, seeds, as_json)
 
 
 class _Job:
@@ -136,12 +139,13 @@ class _Job:
                 stopped.hint = "; the same command goes on with it"
                 raise
 
-    def show(self, as_json: bool) -> None:
+    def show(self, scale: str | None, seeds: range | None, as_json: bool) -> None:
+        """Print what is there: of these draws or of all, of one scale or of the longest runs."""
         from fedgraft.report import reproduction
 
         evidence = self.evidence()
-        outcomes = [evidence.outcome(self.item, cell, self.scale, self.seeds) for cell in self.cells]
-        hard = [draw for draw in evidence.draws(self.cells, self.scale) if draw.seed in self.seeds]
+        outcomes = [evidence.outcome(self.item, cell, scale, seeds) for cell in self.cells]
+        hard = [draw for draw in evidence.draws(self.cells, scale) if seeds is None or draw.seed in seeds]
         if as_json:
             typer.echo(json.dumps(reproduction.as_json(self.paper, outcomes, hard)))
             return

@@ -105,7 +105,8 @@ def _curves(drawing: Drawing) -> "Figure":
         for run in runs:
             at = score.at(run.method)
             figures = getattr(run.curve(run.headline if at == "own" else at), score.figure)
-            each.append(dict(zip(run.rounds, figures, strict=True)))
+            there = zip(run.rounds, figures, strict=True)
+            each.append({number: figure for number, figure in there if figure is not None})
         common = sorted(set.intersection(*map(set, each))) if each else []
         return common, [100 * float(np.mean([one[number] for one in each])) for number in common]
 
