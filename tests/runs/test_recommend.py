@@ -19,8 +19,9 @@ from fedgraft.core.metrics import AUC, Accuracy
 from fedgraft.core.rounds import Round
 from fedgraft.core.samples import Samples
 from fedgraft.runs.metric import MetricInfo
-from fedgraft.runs.recommend import Recommendation, Standing, ranked, recommend, says, weighed
+from fedgraft.runs.recommend import Recommendation, Standing, ranked, recommend, says
 from fedgraft.runs.run import Run
+from fedgraft.runs.table import weighed
 
 FEW: dict[str, Any] = {
     "rounds": 6, "lr": 0.1, "batch_size": 8, "workers": 1, "seeds": 2, "epochs": 2, "progress": False,

@@ -24,10 +24,11 @@ from fedgraft.core.metrics import Metric
 from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, population, reading, results, table
-from fedgraft.runs.compare import Agenda, compare, complete, contestants, differences
+from fedgraft.runs.agenda import complete, differences
+from fedgraft.runs.compare import asked, compare, contestants
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import At, RunConfig, configure, read
-from fedgraft.runs.directory import COMPARISON
+from fedgraft.runs.directory import COMPARISON, folder_name
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.population import Model
 from fedgraft.runs.resultfile import Result
@@ -70,29 +71,12 @@ class Standing(NamedTuple):
         rounds = sum(len(result.rounds) for result in each)
         return cls(
             tuple(
-                statistics.fmean(_on_validation(result, metric, say.get(metric.name)) for result in each)
+                statistics.fmean(table.on_validation(result, metric, OWN, say.get(metric.name)) for result in each)
                 for metric in metrics
             ),
             sum(sum(traffic(result)) for result in each) / rounds,
             sum(result.seconds for result in each) / rounds,
         )
-
-
-def _on_validation(result: Result, metric: MetricInfo, say: Sequence[int] | None) -> float:
-    """The client mean on validation data at the method's own point, when it was last measured."""
-    for record in reversed(result.rounds):
-        found = record.figures(table.measured(result, OWN), metric.name, "_validation")
-        if found is not None and found.mean is not None:
-            return found.mean if say is None else weighed(found.per_client, say)
-    return math.nan
-
-
-def weighed(figures: Sequence[float | None], say: Sequence[int]) -> float:
-    """The mean over the clients that have a figure, each by its say."""
-    known = [(value, weight) for value, weight in zip(figures, say, strict=True) if value is not None and weight]
-    return (
-        math.fsum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else math.nan
-    )
 
 
 def says(fed: Federation, metrics: Iterable[Metric]) -> "Say":
@@ -437,11 +421,14 @@ class _Race:
         return [label for label in self.members if label not in REFERENCES]
 
     @property
-    def agenda(self) -> Agenda:
-        """Who is in the race and with which settings, as comparisons write it."""
+    def asked(self) -> dict[str, Any]:
+        """Who is in the race and with which settings, as it is written."""
         settled = population.settled(self.config, self.federation, given=self.given)
         objects = self.given or self.model is not None or not all(map(METHODS.findable, self.members.values()))
-        return Agenda(settled, self.members, tuple(range(self.config.seed, self.config.seed + self.seeds)), objects)
+        config = settled.model_dump(exclude={"method", "params", "seed"})
+        seeds = range(self.config.seed, self.config.seed + self.seeds)
+        limits = {"budget_bytes": self.budget or 0, "minutes": float(self.minutes or 0)}
+        return {**asked(self.members, seeds), "objects": objects, "config": directory.without_none(config), **limits}
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -449,14 +436,14 @@ class _Race:
         if self.place is None:
             yield
             return
-        asked = self.agenda.facts | {"budget_bytes": self.budget or 0, "minutes": float(self.minutes or 0)}
+        facts = self.asked
         begun = (self.place / RACE).exists()
-        if begun and (differing := differences(read(self.place / RACE), asked)):
+        if begun and (differing := differences(read(self.place / RACE), facts)):
             raise UserError(f"{self.place} holds another race ({', '.join(differing)}); name another directory")
         if not begun:
             directory.fresh(self.place)
         with disk.locked(self.place):
-            disk.write(self.place / RACE, directory.as_toml(asked))
+            disk.write(self.place / RACE, directory.as_toml(facts))
             yield
 
     def rung(self, name: str, labels: Iterable[str], rounds: int) -> dict[str, Standing]:
@@ -465,7 +452,7 @@ class _Race:
         found: dict[str, Standing] = {}
         for label in labels:
             run = plan(self.members[label], self.federation, config, self.model, given=self.given)
-            folder = None if self.place is None else self.agenda.folder(self.place / name, label, config.seed)
+            folder = None if self.place is None else self.place / name / f"{folder_name(label)}-seed{config.seed}"
             try:
                 facts = insist_on_replies(complete(run, folder, self.watchers)).facts
             except UserError as error:
@@ -657,6 +644,8 @@ def _entered(
 ) -> _Race:
     """Find the data and the methods; the split is the same for all seeds."""
     given = isinstance(data, Federation)
+    if config.hold_out is not None:
+        raise UserError("hold_out is for run and compare: whether joining pays is asked for every site")
     if isinstance(model, str):
         config, model = configure(config, {"model": model}), None
     if isinstance(data, Federation):
