@@ -99,6 +99,11 @@ class Federation:
         """What tells the data of each client from any other."""
         return tuple(fingerprint(client) for client in self.clients)
 
+    def without_test(self) -> "Federation":
+        """The same clients, without their test samples."""
+        nothing = torch.zeros(0, dtype=torch.long)
+        return replace(self, clients=tuple(replace(each, test=each.test.subset(nothing)) for each in self.clients))
+
     def everyone(self) -> Samples:
         """The test samples of all clients together: what no single client's model was made for."""
         tests = [client.test for client in self.clients]
