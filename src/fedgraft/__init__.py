@@ -38,6 +38,7 @@ _PLACES = {
     "fedgraft.data.partition.scheme": ["Scheme"],
     "fedgraft.deploy.model": ["load_model"],
     "fedgraft.engines.simulation": ["Simulation"],
+    "fedgraft.exports.joining": ["Join", "join"],
     "fedgraft.runs.compare": ["compare", "sweep"],
     "fedgraft.runs.comparison": ["Comparison"],
     "fedgraft.runs.reading": ["read"],

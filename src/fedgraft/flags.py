@@ -24,7 +24,7 @@ PANELS = {
     "dataset data_dir clients partition validation normalise augment resize target site_column split test_share window "
     "ignore categories task": "Data",
     "model head kernels": "Model",
-    "rounds seed data_seed participation evaluate_every global_test checkpoint_every": "Rounds",
+    "rounds seed data_seed participation hold_out evaluate_every global_test checkpoint_every": "Rounds",
     "stages": "Messages and server",
     "engine workers retries failed_client deadline device": "Machine",
 }

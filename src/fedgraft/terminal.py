@@ -162,6 +162,9 @@ def run_table(run: Run) -> Table:
     for point, spread in row.everyone.items():
         best_there = metric.shown(row.everyone_best[point].mean)
         table.add_row(f"{point}, all data", Text(metric.heading), metric.shown(spread.mean), "", best_there, "")
+    for point, spread in row.unseen.items():
+        pooled = metric.shown(row.unseen_pooled[point].mean)
+        table.add_row(f"{point}, unseen", Text(metric.heading), metric.shown(spread.mean), pooled, "", "")
     return table
 
 
@@ -179,6 +182,9 @@ def _remarks(facts: Result, row: Row) -> Iterator[str]:
     yield f"{traffic} per client and round; {facts.seconds:.1f} s, {facts.seconds_per_round:.3g} s per round"
     if row.everyone:
         yield "all data: mean over clients on the test samples of all, last and in the best round"
+    if facts.unseen is not None:
+        who = ", ".join(facts.unseen.names[:5]) + (", ..." if len(facts.unseen.names) > 5 else "")
+        yield f"unseen: held out of training, joined afterwards: {who}"
     yield from about_clients(row)
     if row.refused:
         yield f"{row.refused} replies refused" + (", and none taken in any round" if row.unheard else "")

@@ -162,6 +162,7 @@ def test_a_model_of_one_s_own_travels_too(fed: Federation) -> None:
     assert planned(charter, (1, 1)).config.model == "./code/net.py:build"
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="as the demonstration's other tests")
 def test_the_demonstration_runs_it_in_processes_of_their_own(here: Path) -> None:
@@ -169,5 +170,5 @@ def test_the_demonstration_runs_it_in_processes_of_their_own(here: Path) -> None
                "--method", "./mine.py:Halfway"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=here)
     assert done.returncode == 0, done.stderr
-    assert result("demo/run")["method"] == "halfway"
+    assert result("demo/server/run")["method"] == "halfway"
     assert "code that is not fedgraft's: code/mine.py" in " ".join(done.stderr.split())

@@ -41,6 +41,7 @@ ANOTHER: dict[str, Any] = {
     "seed": 1,
     "data_seed": 1,
     "participation": "0.4",
+    "hold_out": 0.4,
     "evaluate_every": 2,
     "global_test": True,
     "checkpoint_every": 1,

@@ -82,6 +82,12 @@ class RunConfig(Settings):
         description="seed of how data are split and put aside, to keep them while seed changes (default: seed)",
     )
     participation: str = Field("1", description="share of clients in a round, or a range such as 0.6..1")
+    hold_out: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="share of the clients that never take part in training, and join when it is over (docs/joining.md)",
+    )
     evaluate_every: int = Field(1, ge=1, description="evaluate after every so many rounds, and after the last")
     global_test: bool = Field(False, description="also test each client's model on the test samples of all clients")
     checkpoint_every: int | Literal["auto"] = Field(

@@ -26,7 +26,7 @@ from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.workshop import single_thread
 from fedgraft.methods import METHODS
-from fedgraft.runs import archive, checkpoint, directory, hosting, identity, personal, population, results
+from fedgraft.runs import archive, checkpoint, directory, hosting, identity, personal, population, results, unseen
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
@@ -332,7 +332,7 @@ def _found_again(config: RunConfig, place: Path) -> Method:
 def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run on from the newest whole checkpoint in ``place``."""
     run.directory = place
-    run.notes += run.identity.insist(place, run.federation.names)
+    run.notes += run.identity.insist(place, _everybody(run))
     with disk.locked(place):
         return _noted(conduct(run, list(watchers), _here, begun=True))
 
@@ -353,9 +353,14 @@ def found_again(run: Run, place: Path) -> Run | None:
     return finished(run, place)
 
 
+def _everybody(run: Run) -> tuple[str, ...]:
+    fed = run.federation
+    return (*fed.names, *(name for name, _ in fed.unseen)) if isinstance(fed, Federation) else fed.names
+
+
 def finished(run: Run, place: Path) -> Run:
     """Fill a planned run with what it left in ``place`` when it was complete."""
-    run.identity.insist(place, run.federation.names)
+    run.identity.insist(place, _everybody(run))
     run.directory, run.result = place, results.read_result(place, run.config).model_dump(exclude_unset=True)
     run.records = run.result["rounds"]
     if run.result.get("digest") != run.identity.digest:
@@ -372,8 +377,10 @@ def finished(run: Run, place: Path) -> Run:
 def plan(method: Method, federation: Population, config: RunConfig, model: Model | None, *, given: bool = False) -> Run:
     """Check that everything fits before anything is written or trained; ``given``: the federation is the caller's."""
     population.insist_on_device(config.device)
+    federation = population.held_out(config, federation)
     if isinstance(federation, Federation):
         hosting.insist_on_engine(config)
+        unseen.insist(method, federation)
     architectures, assignment, name = population.architectures(config, federation, model)
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
@@ -427,7 +434,7 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
                 for watcher in watchers:
                     watcher.round(run, this)
         run._states = dict(engine.snapshot())
-    run.result = _result(run)
+    run.result = _result(run) | unseen.joined(run.method, server, run.federation, config)
     run.observed = history.observed()
     if run.directory is not None:
         results.write_observations(run.directory / "observed.safetensors", run.observed)
@@ -486,7 +493,7 @@ def _result(run: Run) -> dict[str, Any]:
         "metrics": [metric.model_dump() for metric in run.metrics],
         "dataset": config.dataset,
         "partition": config.partition,
-        "clients": config.clients,
+        "clients": run.spec.clients,
         "model": config.model,
         "seed": config.seed,
         "names": list(run.federation.names),
