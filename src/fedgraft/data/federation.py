@@ -111,6 +111,15 @@ class Federation:
             unseen=(*self.unseen, *((self.names[number], self.clients[number]) for number in sorted(chosen))),
         )
 
+    def without_test(self) -> "Federation":
+        """The same clients, also those that are held out, without their test samples."""
+
+        def untested(data: ClientData) -> ClientData:
+            return replace(data, test=data.test.subset(torch.zeros(0, dtype=torch.long)))
+
+        unseen = tuple((name, untested(data)) for name, data in self.unseen)
+        return replace(self, clients=tuple(map(untested, self.clients)), unseen=unseen)
+
     def everyone(self) -> Samples:
         """The test samples of all clients together: what no single client's model was made for."""
         tests = [client.test for client in self.clients]
