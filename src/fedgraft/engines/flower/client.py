@@ -17,7 +17,8 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.model import Model
 from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report
 from fedgraft.engines.flower.site import Memory, SiteError
-from fedgraft.engines.workshop import Job, Purpose, Workshop, first_states, single_thread
+from fedgraft.engines.states import first_states
+from fedgraft.engines.workshop import Job, Purpose, Workshop, single_thread
 
 log = logging.getLogger("fedgraft.site")
 FAILED = 1
