@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
+# compiled files are kept, whatever the shell says: every process that a test starts would compile them again
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo deploy-demo test lint format tables bench bench-peers trials mutants clean
+.PHONY: demo deploy-demo test test-all coverage lint format tables results docs docs-serve dist bench bench-peers trials mutants clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedgraft compare ditto fedper --dataset digits --clients 13 --partition blocks:train=40 --model mlp:64 --rounds 20 --batch-size 10 --evaluate-every 5 --seeds 3 --by-client --report
@@ -15,6 +17,17 @@ deploy-demo: $(VENV)/installed-flower
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
+# with the slow ones: whole federations of real processes, the site in a browser, the tutorials, every command of the pages
+test-all: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m ''
+
+coverage: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term
+
+# sources and wheels in dist/, each installed elsewhere and tested
+dist: $(VENV)/installed-release
+	$(BIN)/python -m release
+
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -24,6 +37,10 @@ lint: $(VENV)/installed-dev
 # the tables of methods, models, datasets, schemes and of what crosses, from the code
 tables: $(VENV)/installed-dev
 	$(BIN)/python docs/tables.py
+
+# the pages of docs/results from the measurements beside them; FROM=DIR takes in finished runs first
+results: $(VENV)/installed-dev
+	$(BIN)/python -m docs.evidence $(if $(FROM),--from $(FROM))
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.kernels --quick
@@ -63,6 +80,10 @@ $(VENV)/installed-flower: $(VENV)/installed
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(VENV)/installed-release: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[release]'
 	touch $@
 
 $(VENV)/installed-mutants: $(VENV)/installed-dev

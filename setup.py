@@ -1,16 +1,21 @@
-"""Builds the native kernels where there is a C++ compiler; everything else is in pyproject.toml.
+"""Builds the native kernels and names the wheel by what is in it; everything else is in pyproject.toml.
 
-Without a compiler the installation succeeds all the same, and fedgraft runs its convolutions in plain PyTorch.
+`FEDGRAFT_KERNELS` says what becomes of the kernels: `required` (a wheel for one platform, or no wheel), `none` (the
+wheel that runs anywhere), or nothing: they are built where there is a C++ compiler, and left out where there is none or
+it fails. Without them fedgraft runs its convolutions in plain PyTorch.
 """
 
 import importlib.util
+import os
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import CompileError
+from setuptools.errors import CompileError, OptionError
 
 KERNELS = "src/fedgraft/kernels"
+WANTED = os.environ.get("FEDGRAFT_KERNELS", "")
 
 found = importlib.util.spec_from_file_location("build_kernels", Path(__file__).parent / KERNELS / "build.py")
 assert found is not None
@@ -34,14 +39,25 @@ class BuildKernels(build_ext):
         print(f"built the native kernels for {', '.join(made)}")
 
 
-setup(
-    ext_modules=[
-        Extension(
-            "fedgraft.kernels._native",
-            [f"{KERNELS}/chain.cpp", f"{KERNELS}/dispatch.cpp"],
-            depends=[f"{KERNELS}/chain.h", f"{KERNELS}/build.py"],
-            optional=True,
-        )
-    ],
-    cmdclass={"build_ext": BuildKernels},
-)
+class Wheel(bdist_wheel):
+    """One wheel for every Python 3: of one platform with the kernels in it, of any without."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        _, _, platform = super().get_tag()
+        return "py3", "none", platform if any(Path(self.bdist_dir).rglob(build_kernels.LIBRARY)) else "any"
+
+
+def extensions() -> list[Extension]:
+    """The kernels, unless they are not wanted."""
+    if WANTED not in ("", "required", "none"):
+        raise OptionError(f"FEDGRAFT_KERNELS is 'required', 'none' or empty, not {WANTED!r}")
+    kernels = Extension(
+        "fedgraft.kernels._native",
+        [f"{KERNELS}/chain.cpp", f"{KERNELS}/dispatch.cpp"],
+        depends=[f"{KERNELS}/chain.h", f"{KERNELS}/build.py"],
+        optional=WANTED != "required",
+    )
+    return [] if WANTED == "none" else [kernels]
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildKernels, "bdist_wheel": Wheel})

@@ -2,15 +2,16 @@
 
 import itertools
 import json
+import os
 import signal
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from program import Program, fedgraft, wait_for
 from typer.testing import CliRunner
 
 from fedgraft.base.errors import UserError
@@ -20,25 +21,22 @@ runner = CliRunner()
 SMALL = ["--clients", "3", "--partition", "iid", "--rounds", "2", "--workers", "1"]
 
 
-def fedgraft(*words: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "fedgraft", *words], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 def test_help_answers_at_once() -> None:
     def seconds(*words: str) -> float:
-        started = time.perf_counter()
+        """Of the processor: what a machine with nothing else to do takes."""
+        before = os.times()
         subprocess.run([sys.executable, *words], capture_output=True, check=True)
-        return time.perf_counter() - started
+        now = os.times()
+        return now.children_user + now.children_system - before.children_user - before.children_system
 
-    assert "compare" in fedgraft("--help").stdout
-    pairs = [(seconds("-m", "fedgraft", "--help"), seconds("-c", "import typer, pydantic")) for _ in range(5)]
+    shown = subprocess.run([sys.executable, "-m", "fedgraft", "--help"], capture_output=True, text=True, check=True)
+    assert "compare" in shown.stdout
+    pairs = [(seconds("-m", "fedgraft", "--help"), seconds("-c", "import typer, pydantic")) for _ in range(3)]
     ours, least = (statistics.median(column) for column in zip(*pairs, strict=True))
     question = "import sys, fedgraft.cli; print('torch' in sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "False", "help must not wait for torch"
-    assert ours < max(0.5, 4 * least), "half a second on an idle machine; a ratio on a busy one"
+    assert ours < max(0.5, 4 * least), "half a second, or a ratio where the processor is slow"
 
 
 def test_a_run_leaves_a_directory_and_a_table(tmp_path: Path) -> None:
@@ -146,7 +144,7 @@ def test_version() -> None:
 
 def test_a_misspelt_name_does_not_wait_for_torch(tmp_path: Path) -> None:
     """What is imported decides how long the answer takes, on any machine."""
-    for words in (
+    mistakes = (
         ["run", "fedapaa"], ["run", "fedproxx:0.1"], ["compare", "local", "fedapaa"],
         ["run", "local", "--dataset", "digts"], ["run", "local", "--partition", "dirichlett:0.1"],
         ["run", "local", "--model", "lenet"], ["run", "local", "--model", "vgg11,vgg99:0.5"],
@@ -155,16 +153,19 @@ def test_a_misspelt_name_does_not_wait_for_torch(tmp_path: Path) -> None:
         ["deploy", "init", "kit", "--sites", "a", "--method", "fedapaa"],
         ["deploy", "demo", "--method", "fedapaa"], ["check", "fedapaa"],
         ["partition", "dirichlett:1"],
-    ):  # fmt: skip
-        asked = (
-            "import sys; from fedgraft.cli import main\n"
-            f"sys.argv = ['fedgraft', *{words!r}]\n"
-            "try: main()\n"
-            "except SystemExit as end: print(end.code, 'torch' in sys.modules)\n"
-        )
-        done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, cwd=tmp_path, check=True)
-        assert done.stdout.split() == ["2", "False"], words
-        assert "did you mean" in done.stderr, words
+    )  # fmt: skip
+    asked = (
+        "import contextlib, io, json, sys; from fedgraft.cli import main\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    sys.argv, said = ['fedgraft', *words], io.StringIO()\n"
+        "    try:\n"
+        "        with contextlib.redirect_stderr(said): main()\n"
+        "    except SystemExit as end: print(end.code, 'torch' in sys.modules, 'did you mean' in said.getvalue())\n"
+    )
+    words = [sys.executable, "-c", asked, json.dumps(mistakes)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True)
+    for mistake, line in zip(mistakes, done.stdout.splitlines(), strict=True):
+        assert line == "2 False True", mistake
 
 
 @pytest.mark.parametrize(
@@ -260,7 +261,7 @@ def test_own_data_are_not_called_by_a_split(tmp_path: Path, monkeypatch: pytest.
         np.savez(f"hospitals/{name}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     quick = ["--dataset", "hospitals", "--rounds", "1", "--workers", "1", "--model", "linear"]
     assert runner.invoke(app, ["compare", "--seeds", "1", *quick]).exit_code == 0
-    assert [each.name for each in Path("runs").iterdir()] == ["compare-hospitals-own"]
+    assert [each.name for each in Path("runs").glob("[!.]*")] == ["compare-hospitals-own"]
     refused = runner.invoke(app, ["run", "fedavg", *quick, "--stage", "bound:norm=1e-9", "--out", "r"])
     assert "refused: north: " in refused.output
     assert "client 0" not in refused.output
@@ -305,19 +306,14 @@ def test_a_long_name_that_a_file_has_gives_a_directory(tmp_path: Path, monkeypat
     x, y = np.random.default_rng(0).standard_normal((12, 4)).astype(np.float32), np.arange(12) % 2
     np.savez("d" * 251 + ".npz", x_train=x, y_train=y, x_test=x, y_test=y)
     assert runner.invoke(app, ["run", "local", "--dataset", "d" * 251 + ".npz", *QUICK]).exit_code == 0
-    assert [each.name for each in Path("runs").iterdir()] == [f"local-{'d' * 60}-seed0"]
+    assert [each.name for each in Path("runs").glob("[!.]*")] == [f"local-{'d' * 60}-seed0"]
 
 
 def test_somebody_who_stops_a_run_is_told_how_it_goes_on(tmp_path: Path) -> None:
     words = ["run", "fedavg", "--rounds", "100000", "--workers", "1", "--model", "linear", "--out", "my runs/a"]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "fedgraft", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
-    metrics = tmp_path / "my runs" / "a" / "metrics.jsonl"
-    until = time.monotonic() + 60
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < until:
-        time.sleep(0.1)
+    running = Program(*words, cwd=tmp_path)
+    wait_for(tmp_path / "my runs" / "a" / "metrics.jsonl", running)
     running.send_signal(signal.SIGINT)
-    _, told = running.communicate(timeout=60)
-    assert running.returncode == 128 + signal.SIGINT
-    assert told.splitlines()[-1] == "fedgraft: stopped; `fedgraft resume 'my runs/a'` goes on with it"
+    done = running.wait()
+    assert done.returncode == 128 + signal.SIGINT
+    assert done.stderr.splitlines()[-1] == "fedgraft: stopped; `fedgraft resume 'my runs/a'` goes on with it"

@@ -1,15 +1,14 @@
 """Disks that are full or may not be written: one sentence, exit code 2, and nothing that was there is lost."""
 
 import os
-import resource
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import small_network
+from program import fedgraft
 
 import fedgraft as fg
 from fedgraft.base.errors import UserError
@@ -19,19 +18,6 @@ from fedgraft.runs.run import Run
 
 SETTINGS = {"rounds": 5, "lr": 0.1, "batch_size": 8, "checkpoint_every": 1, "workers": 1}
 RUN = ["--clients", "3", "--partition", "iid", "--rounds", "4", "--checkpoint-every", "1", "--workers", "1"]
-
-
-def fedgraft(*words: str, cwd: Path, largest: int | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run the program; no file that it writes may get larger than ``largest`` bytes."""
-
-    def limit() -> None:
-        if largest is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-
-    return subprocess.run(
-        [sys.executable, "-m", "fedgraft", *words], cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
-        preexec_fn=limit,
-    )  # fmt: skip
 
 
 def files(place: Path) -> dict[Path, bytes]:

@@ -60,7 +60,7 @@ def by_itself(folder: Path, samples: torch.Tensor, tmp_path: Path) -> torch.Tens
 def test_an_exported_model_answers_without_fedgraft(method: str, tmp_path: Path) -> None:
     settings = {**QUICK, "model": "auto", "clients": 4}
     run = fg.run(method, dataset="digits", out=tmp_path / "run", **settings)
-    package.write(run, 2, "received", tmp_path / "out")
+    package.write(package.subject(run, 2, "received"), tmp_path / "out")
     assert isinstance(run.federation, Federation)
     test = run.federation.clients[2].test
     with torch.no_grad():
@@ -98,7 +98,7 @@ def test_from_tables_to_labelled_answers(tmp_path: Path) -> None:
 def test_values_come_in_their_own_unit(tmp_path: Path) -> None:
     place = hospitals(tmp_path / "sites", regression=True)
     run = fg.run("local", dataset=str(place), target="outcome", out=tmp_path / "run", **{**QUICK, "rounds": 20})
-    model = package.whole(run, "basel", "trained")
+    model = package.whole(package.subject(run, "basel", "trained"))
     found = asking.evaluate(model, place / "basel.csv", ["rmse", "r2"])
     header, *rows = csv.reader(asking.predict(model, place / "basel.csv").splitlines())
     truth = [float(row["outcome"]) for row in csv.DictReader((place / "basel.csv").open())]
@@ -111,7 +111,7 @@ def test_values_come_in_their_own_unit(tmp_path: Path) -> None:
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     place = hospitals(tmp_path / "sites")
     run = fg.run("local", dataset=str(place), target="outcome", out=tmp_path / "run", **QUICK)
-    model = package.whole(run, "ulm", "trained")
+    model = package.whole(package.subject(run, "ulm", "trained"))
     (tmp_path / "a.csv").write_text("age,sex\n71.5,m\n")
     with pytest.raises(UserError, match=r"no column of .*a.csv is called 'seen'"):
         asking.predict(model, tmp_path / "a.csv")
@@ -130,7 +130,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         asking.opened(tmp_path / "run", None)
     (tmp_path / "out").mkdir()
     with pytest.raises(UserError, match="is there already; name another folder with --out"):
-        package.write(run, 0, "trained", tmp_path / "out")
+        package.write(package.subject(run, 0, "trained"), tmp_path / "out")
     (tmp_path / "out" / "model.json").write_text("{")
     with pytest.raises(UserError, match="does not hold what its name promises"):
         asking.model_of(tmp_path / "out", None, None)
@@ -140,7 +140,7 @@ def test_onnx_computes_the_same(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     run = fg.run("fedavg", dataset="digits", clients=3, out=tmp_path / "run", **{**QUICK, "model": "auto"})
-    package.write(run, 0, "trained", tmp_path / "out", onnx=True)
+    package.write(package.subject(run, 0, "trained"), tmp_path / "out", onnx=True)
     assert isinstance(run.federation, Federation)
     samples = run.federation.clients[0].test.inputs[:7]
     given = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx").run(["answers"], {"samples": samples.numpy()})

@@ -1,12 +1,12 @@
 """What an installed package offers by entry points is there by name: a real distribution, installed by pip."""
 
 import json
-import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import program
 import pytest
 
 PROJECT = """
@@ -118,11 +118,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fedgraft(installed: Path, cwd: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    paths = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.run(
-        [sys.executable, "-m", "fedgraft", *words], cwd=cwd, env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    return program.fedgraft(*words, cwd=cwd, path=installed)
 
 
 def test_everything_it_offers_is_used_by_name(installed: Path, tmp_path: Path) -> None:

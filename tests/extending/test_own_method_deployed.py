@@ -162,6 +162,7 @@ def test_a_model_of_one_s_own_travels_too(fed: Federation) -> None:
     assert planned(charter, (1, 1)).config.model == "./code/net.py:build"
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="as the demonstration's other tests")
 def test_the_demonstration_runs_it_in_processes_of_their_own(here: Path) -> None:

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,9 +51,10 @@ def test_no_thread_is_started() -> None:
     assert set(tasks.iterdir()) == before
 
 
-def instruction_sets() -> list[str]:
-    names = [kernels.isa.decode() for kernels in native.library().kernels] or ["baseline"]
-    return sorted({names[0], "baseline"})
+def instruction_sets() -> list[Any]:
+    """The best of this machine at once; the plainest, whose code is the same, with the slow tests."""
+    best = native.library().kernels[0].isa.decode() if native.library().kernels else "baseline"
+    return [best, *(pytest.param(name, marks=pytest.mark.slow) for name in ("baseline",) if name != best)]
 
 
 @pytest.mark.parametrize("isa", instruction_sets())

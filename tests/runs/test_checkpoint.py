@@ -5,14 +5,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import small_network
+from program import Program, fedgraft, wait_for
 from safetensors.torch import load, save
 
 import fedgraft as fg
@@ -333,35 +331,29 @@ def digest(run: Path) -> str:
 
 
 COMMAND = [
-    sys.executable, "-m", "fedgraft", "run", "fedapa", "--clients", "4", "--partition", "iid", "--rounds", "12",
+    "run", "fedapa", "--clients", "4", "--partition", "iid", "--rounds", "12",
     "--checkpoint-every", "1", "--evaluate-every", "100", "--workers", "2",
 ]  # fmt: skip
 
 
-def first_rounds(process: "subprocess.Popen[bytes]", run: Path, rounds: int) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if (run / "checkpoints" / f"round-{rounds:06d}").exists():
-            return
-        time.sleep(0.01)
-    raise AssertionError("the run did not get that far")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert fedgraft(*COMMAND, "--out", "whole", cwd=folder).returncode == 0
+    return folder / "whole"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_stopped_program_goes_on_where_it_was(tmp_path: Path, number: int, code: int) -> None:
-    subprocess.run([*COMMAND, "--out", "whole"], cwd=tmp_path, check=True, capture_output=True)
-    process = subprocess.Popen([*COMMAND, "--out", "torn"], cwd=tmp_path, stderr=subprocess.PIPE)
-    first_rounds(process, tmp_path / "torn", 2)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert b"Traceback" not in errors
+def test_a_stopped_program_goes_on_where_it_was(whole: Path, tmp_path: Path, number: int, code: int) -> None:
+    running = Program(*COMMAND, "--out", "torn", cwd=tmp_path)
+    wait_for(tmp_path / "torn" / "checkpoints" / "round-000002", running)
+    running.send_signal(number)
+    stopped = running.wait()
+    assert stopped.returncode == code
+    assert "Traceback" not in stopped.stderr
     assert not (tmp_path / "torn" / "result.json").exists()
-    done = subprocess.run(
-        [sys.executable, "-m", "fedgraft", "resume", "torn", "--workers", "1"],
-        cwd=tmp_path,
-        capture_output=True,
-        check=True,
-    )
-    assert b"pooled" in done.stdout
-    assert digest(tmp_path / "torn") == digest(tmp_path / "whole")
+    done = fedgraft("resume", "torn", "--workers", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "pooled" in done.stdout
+    assert digest(tmp_path / "torn") == digest(whole)

@@ -3,14 +3,12 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import blobs, small_network
+from program import Program, fedgraft, wait_for
 
 import fedgraft as fg
 from fedgraft.base.errors import UserError
@@ -176,7 +174,7 @@ def test_what_is_no_method_and_no_federation_is_a_sentence(given: dict[str, Any]
 def test_what_cannot_go_on_is_said(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path / "torn", Interrupt(4))
-    with pytest.raises(UserError, match="was given data, a model or a method from Python"):
+    with pytest.raises(UserError, match="were given data, a model or a method from Python"):
         comparisons.resume(tmp_path / "torn")
     with pytest.raises(UserError, match="cannot change lr"):
         comparisons.resume(tmp_path / "torn", lr=1.0)
@@ -186,7 +184,7 @@ def test_what_cannot_go_on_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"local-seed0/result.json is damaged"):
         compared(tmp_path / "torn")
     (tmp_path / "torn" / "agenda.toml").write_text("seeds = 2\n")
-    with pytest.raises(UserError, match="is not the agenda of a comparison"):
+    with pytest.raises(UserError, match="is not an agenda of runs"):
         comparisons.resume(tmp_path / "torn")
 
 
@@ -207,7 +205,7 @@ def test_a_method_that_cannot_work_is_noticed_before_the_first_run(tmp_path: Pat
 
 
 COMMAND = [
-    sys.executable, "-m", "fedgraft", "compare", "fedapa:mu=0.3", "--seeds", "1", "--clients", "3",
+    "compare", "fedapa:mu=0.3", "--seeds", "1", "--clients", "3",
     "--partition", "iid", "--rounds", "4", "--checkpoint-every", "1", "--evaluate-every", "100", "--workers", "1",
 ]  # fmt: skip
 
@@ -217,17 +215,12 @@ def test_a_killed_program_goes_on_by_its_directory(tmp_path: Path) -> None:
         ["fedapa:mu=0.3"], seeds=1, clients=3, partition="iid", rounds=4, checkpoint_every=1, evaluate_every=100,
         workers=1, out=tmp_path / "whole",
     )  # fmt: skip
-    process = subprocess.Popen([*COMMAND, "--out", "torn"], cwd=tmp_path, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "torn" / "fedavg-seed0" / "checkpoints" / "round-000002").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    running = Program(*COMMAND, "--out", "torn", cwd=tmp_path)
+    wait_for(tmp_path / "torn" / "fedavg-seed0" / "checkpoints" / "round-000002", running)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
     kept = (tmp_path / "torn" / "local-seed0" / "result.json").stat().st_mtime_ns
-    words = [sys.executable, "-m", "fedgraft", "resume", "torn", "--workers", "2"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = fedgraft("resume", "torn", "--workers", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fedapa:mu=0.3" in done.stdout
     assert "local seed 0" not in done.stderr, "a finished run is not repeated"

@@ -1,15 +1,13 @@
 """Methods of one's own: run, compared, interrupted, resumed and told apart like those of the registry."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import blobs, small_network
+from program import fedgraft
 
 import fedgraft as fg
 from fedgraft.base.errors import UserError
@@ -169,13 +167,6 @@ RUN = [
     "--clients", "3", "--partition", "iid", "--rounds", "3", "--workers", "2", "--evaluate-every", "100",
     "--checkpoint-every", "1",
 ]  # fmt: skip
-
-
-def fedgraft(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "fedgraft", *words], cwd=cwd, env=dict(os.environ), capture_output=True, text=True,
-        timeout=240, check=False,
-    )  # fmt: skip
 
 
 def cut(run: Path) -> None:

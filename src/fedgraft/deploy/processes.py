@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedgraft.base.errors import UserError
+from fedgraft.base.leash import leashed
 
 HOST = "127.0.0.1"
 CONNECTION = "fedgraft"
@@ -34,14 +35,6 @@ _BIN = Path(sys.executable).parent
 _READY_SECONDS = 90.0
 _END_SECONDS = 15.0
 _PAUSE = 0.1
-_LEASH = """
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
-"""
-"""Become the program, after asking the kernel to end it with its parent, however that dies."""
 
 
 @dataclass
@@ -218,9 +211,7 @@ class Deployment:
     def start(self, name: str, command: str, *words: str, home: str | None = None, may_end: bool = False) -> Process:
         """Start a program in a process group of its own; it ends with this process, however that ends."""
         log = self.directory / "logs" / f"{name}.log"
-        line = [program(command), *words]
-        if sys.platform == "linux":
-            line = [sys.executable, "-I", "-c", _LEASH, str(os.getpid()), *line]
+        line = leashed([program(command), *words])
         with log.open("ab") as output:
             child = subprocess.Popen(
                 line, env=self._environment(home or name), stdin=subprocess.DEVNULL, stdout=output, stderr=output,

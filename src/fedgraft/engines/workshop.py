@@ -18,7 +18,7 @@ from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.state import State
 from fedgraft.core.workbench import Workbench
 
-Purpose = Literal["train", "evaluate"]
+Purpose = Literal["train", "evaluate", "join"]
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,22 @@ class Workshop:
     device: torch.device
     everyone: Samples | None = None
     workbench: Workbench = field(default_factory=Workbench)
+    newcomer: str = ""
+    """Who works here, if it is a client that was not there in training: its random numbers are its own."""
 
     def client(self, id: ClientId, state: State, round: int, purpose: Purpose) -> Client:
         """Set a client up to train or to be tested. It leaves ``state`` as it is."""
-        return Client(id, state, self.data[id], self.spec, self.workbench, round=round, purpose=purpose)
+        return Client(id, state, self.data[id], self.spec, self.workbench, round=round, purpose=self.named(purpose))
+
+    def named(self, purpose: Purpose) -> str:
+        """Name the streams of a job: newcomers, each of them the last client in its own copy, have different ones."""
+        return f"{purpose} {self.newcomer}" if self.newcomer else purpose
 
     def begin(self, purpose: Purpose, client: ClientId, round: int) -> None:
         """Set all generators to a client's own streams, and put away what was another client's."""
-        streams.seed_torch(self.device, self.spec.seed, purpose, "torch", round, client)
-        streams.seed_globals(self.spec.seed, purpose, "globals", round, client)
+        name = self.named(purpose)
+        streams.seed_torch(self.device, self.spec.seed, name, "torch", round, client)
+        streams.seed_globals(self.spec.seed, name, "globals", round, client)
         self.workbench.clear()
 
     def perform(self, job: Job) -> Done:
@@ -72,7 +79,8 @@ class Workshop:
         message = stages.decode("down", job.message.copy_to(self.device), {})
         if job.purpose == "evaluate":
             return Done(scores=exchange.evaluate(self.method, client, message, self.everyone))
-        reply = exchange.train(self.method, client, message)
+        work = exchange.join if job.purpose == "join" else exchange.train
+        reply = work(self.method, client, message)
         reply = stages.encode("up", reply, message, client).to(torch.device("cpu"))
         state, same = client.left
         state = {name: tensor.cpu() for name, tensor in state.items()}

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, cast
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraft.base.errors import UserError, unknown
+from fedgraft.base.errors import UserError
 from fedgraft.core.settings import METRICS, TASKS
 from fedgraft.core.task import Task
 from fedgraft.data.datasets.formats import Array, affordable, sentences
@@ -19,7 +20,7 @@ from fedgraft.data.federation import as_inputs
 from fedgraft.data.sources import windows
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.frames import TABLES, read_frame
-from fedgraft.data.sources.tables import samples_of, targets_of
+from fedgraft.data.sources.tables import insist_on_columns, samples_of, targets_of
 from fedgraft.exports import package, standalone
 from fedgraft.exports.standalone import Exported
 from fedgraft.runs.personal import numbered
@@ -41,7 +42,7 @@ def model_of(source: Path, client: str | None, point: str | None) -> Exported:
     """Load an exported model, or take a client's own out of a run."""
     if not (source / "model.json").exists():
         run, number = opened(source, client)
-        return package.whole(run, number, cast("Point", point or "trained"))
+        return package.whole(package.subject(run, number, cast("Point", point or "trained")))
     with sentences(source):
         model = standalone.load(source)
         facts = model.facts
@@ -51,6 +52,22 @@ def model_of(source: Path, client: str | None, point: str | None) -> Exported:
             if wished is not None and wished != facts[told]:
                 raise UserError(f"{source} holds the model of {told} {facts[told]!r}, not {wished!r}")
     return model
+
+
+def copied(source: Path, client: str | None, point: str | None, out: Path, *, onnx: bool) -> tuple[Path, str]:
+    """Copy the folder of an exported model, that of a site which joined; return it and whose model it is."""
+    facts = model_of(source, client, point).facts
+    if onnx and not (source / "model.onnx").exists():
+        raise UserError(
+            f"{source} holds no model.onnx: write it where the model is made, with --onnx of `fedgraft join`"
+        )
+    if out.exists():
+        raise UserError(f"{out} is there already; name another folder with --out")
+    try:
+        shutil.copytree(source, out)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error}") from None
+    return out, facts["client"]
 
 
 def predict(model: Exported, data: Path) -> str:
@@ -111,9 +128,7 @@ def _read(model: Exported, data: Path, *, targets: bool) -> tuple[Tensor, Array 
 
 def _rows(data: Path, fitted: Fitted, *, targets: bool) -> tuple[Array, Array | None]:
     table = read_frame(data)
-    for each in fitted.inputs:
-        if each.name not in table.columns and not each.indicator:
-            raise unknown(f"column of {data}", each.name, table.columns)
+    insist_on_columns(table, fitted, str(data))
     x = samples_of(table, fitted, str(data))
     y = targets_of(table, fitted, str(data)) if targets else None
     if fitted.window is None:

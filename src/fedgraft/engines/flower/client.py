@@ -5,17 +5,21 @@ Flower starts a new process for every message, so everything is read anew each t
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp as ClientApp
 
 from fedgraft.base.version import __version__
 from fedgraft.core import exchange, streams
 from fedgraft.core.client import ClientId
+from fedgraft.core.exchange import Outcome
 from fedgraft.core.model import Model
-from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report
+from fedgraft.core.secure import Secure, weighed
+from fedgraft.core.stages import StageError
+from fedgraft.engines.flower.hiding import Hidden
+from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report, tag
 from fedgraft.engines.flower.site import Memory, SiteError
 from fedgraft.engines.states import first_states
 from fedgraft.engines.workshop import Job, Purpose, Workshop, single_thread
@@ -73,6 +77,9 @@ def make(branch: Callable[[Path], Branch]) -> ClientApp:
         return handle
 
     app.query("hello")(handler(_hello))
+    app.query("keys")(handler(_keys))
+    app.query("shares")(handler(_shares))
+    app.query("unmask")(handler(_unmask))
     app.train()(handler(_train))
     app.evaluate()(handler(_evaluate))
     return app
@@ -95,10 +102,44 @@ def _train(branch: Branch, message: Message) -> Message:
         assert done.outcome is not None
         assert done.state is not None
         memory.keep((order.tag.round + 1, order.tag.wave), order.version, done.state)
-    sent = done.outcome.reply
+        outcome = _hidden(branch, memory, order.tag, done.outcome, message.content)
+    sent = outcome.reply
     log.warning("site %s, round %d: %s leaves, %d bytes", branch.site, order.tag.round + 1, sent, sent.nbytes)
     samples = len(branch.workshop.data[branch.client].train)
-    return Message(answer(order.tag, done.outcome, samples), reply_to=message)
+    return Message(answer(order.tag, outcome, samples), reply_to=message)
+
+
+def _hidden(branch: Branch, memory: Memory, tag: Tag, outcome: Outcome, content: RecordDict) -> Outcome:
+    """Mask a reply where the run has secure aggregation: there, none leaves the site as it is."""
+    method, spec = branch.workshop.method, branch.workshop.spec
+    if not isinstance(spec.pipeline.gathering, Secure) or not outcome.reply:
+        return outcome
+    weight = len(branch.workshop.data[branch.client].train) if method.sums() == "samples" else 1
+    try:
+        part = weighed(outcome.reply, weight, spec.clients)
+    except StageError as error:
+        raise SiteError(f"the reply of site {branch.site} {error}") from None
+    return replace(outcome, reply=Hidden(memory, tag).mask(part, content))
+
+
+def _keys(branch: Branch, message: Message) -> Message:
+    return _of_a_wave(branch, message, lambda hidden: hidden.advertise())
+
+
+def _shares(branch: Branch, message: Message) -> Message:
+    return _of_a_wave(branch, message, lambda hidden: hidden.share(message.content))
+
+
+def _unmask(branch: Branch, message: Message) -> Message:
+    return _of_a_wave(branch, message, lambda hidden: hidden.unmask(message.content))
+
+
+def _of_a_wave(branch: Branch, message: Message, work: Callable[[Hidden], RecordDict]) -> Message:
+    """Do a site's part of secure aggregation."""
+    wave = tag(message.content)
+    memory = branch.memory(wave)
+    with memory.alone():
+        return Message(work(Hidden(memory, wave)), reply_to=message)
 
 
 def _evaluate(branch: Branch, message: Message) -> Message:

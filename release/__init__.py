@@ -1,0 +1,1 @@
+"""A release: what is built, and the tests of what was built."""
