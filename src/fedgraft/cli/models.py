@@ -61,7 +61,10 @@ def export(
 @app.command()
 def predict(
     source: Source,
-    data: Annotated[Path, typer.Argument(help="A table (.csv, .parquet), or an .npz file with x.", callback=nameable)],
+    data: Annotated[
+        Path,
+        typer.Argument(help="A table, an image, a text, a folder of them, or an .npz file with x.", callback=nameable),
+    ],
     client: Client = None,
     point: At_ = None,
     out: Annotated[
@@ -87,7 +90,10 @@ def predict(
 def evaluate(
     source: Source,
     data: Annotated[
-        Path, typer.Argument(help="A table with the target, or an .npz file with x and y.", callback=nameable)
+        Path,
+        typer.Argument(
+            help="A table with the target, folders of images, texts, or .npz with x and y.", callback=nameable
+        ),
     ],
     client: Client = None,
     point: At_ = None,

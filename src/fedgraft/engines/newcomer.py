@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fedgraft.base.errors import UserError
+from fedgraft.base.foreign import plain
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import Scores
@@ -22,6 +23,10 @@ from fedgraft.core.settings import Training
 from fedgraft.core.state import State
 from fedgraft.core.workbench import Workbench
 from fedgraft.engines.workshop import Job, Workshop, first_states, single_thread
+
+
+class NewcomerError(UserError):
+    """A newcomer that could not join: its data, or the method's code, did not get through."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,25 +75,35 @@ def welcome(
 ) -> Joined:
     """Let a newcomer receive, train, and reply where the method has a use for that, for some rounds; then test it."""
     insist_on_newcomers(method)
+    try:
+        with single_thread(), streams.untouched():
+            return _joined(method, _copied(method, server, newcomer, rounds, settings), newcomer, device, progress)
+    except UserError:
+        raise
+    except Exception as error:  # of somebody's own method or model
+        said = plain(f"{type(error).__name__}: {error}")
+        raise NewcomerError(f"{newcomer.name} could not join {method.name}: {said}") from error
+
+
+def _joined(method: Method, copy: Server, newcomer: Newcomer, device: str, progress: Callable[[int], None]) -> Joined:
+    """Do all rounds of a newcomer with its copy of the server."""
     place = torch.device(device)
-    with single_thread(), streams.untouched():
-        copy = _copied(method, server, newcomer, rounds, settings)
-        spec, client = copy.spec, copy.spec.clients - 1
-        state = first_states(method, spec, [client])[client]
-        data = {client: newcomer.data}
-        workshop = Workshop(method, spec, data, place, None, Workbench(place), newcomer=newcomer.name)
-        whole, steps, message = Round(0), 0, deliver(method, copy, [client])[client]
-        whole.bytes_down += message.nbytes
-        for number in range(rounds):
-            copy.round = number
-            if number and method.newcomers == "rounds":  # else the server has nothing new to say
-                message = deliver(method, copy, [client])[client]
-                whole.bytes_down += message.nbytes
-            state, taken = _round(method, copy, workshop, message, state, whole)
-            steps += taken
-            progress(number)
-        message = deliver(method, copy, [client])[client]
-        scores = workshop.perform(Job("evaluate", client, rounds - 1, message, state)).scores
+    spec, client = copy.spec, copy.spec.clients - 1
+    state = first_states(method, spec, [client])[client]
+    data = {client: newcomer.data}
+    workshop = Workshop(method, spec, data, place, None, Workbench(place), newcomer=newcomer.name)
+    whole, steps, message = Round(0), 0, deliver(method, copy, [client])[client]
+    whole.bytes_down += message.nbytes
+    for number in range(spec.rounds):
+        copy.round = number
+        if number and method.newcomers == "rounds":  # else the server has nothing new to say
+            message = deliver(method, copy, [client])[client]
+            whole.bytes_down += message.nbytes
+        state, taken = _round(method, copy, workshop, message, state, whole)
+        steps += taken
+        progress(number)
+    message = deliver(method, copy, [client])[client]
+    scores = workshop.perform(Job("evaluate", client, spec.rounds - 1, message, state)).scores
     assert scores is not None
     return Joined(copy, state, scores, steps, whole.bytes_up, whole.bytes_down, whole.refused)
 

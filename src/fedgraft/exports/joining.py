@@ -97,7 +97,8 @@ class Join:
             f"{self.site.name} joins {run.label} ({where}) with {len(data.train)} training and {len(data.test)} test "
             f"samples: {ours.server.spec.rounds} rounds, {ours.steps} steps, {sent}; alone {alone.steps} steps.",
             *(str(figure) for figure in self.figures(point)),
-            f"95 % intervals are of these {len(data.test)} test samples, and of one training.",
+            f"95 % intervals are of these {len(data.test)} test samples, and of one training. Alone, fewer rounds may "
+            "have been better: --rounds tries that.",
         ]
 
     def write(self, out: str | Path, point: Point = "trained", *, onnx: bool = False) -> Path:

@@ -28,6 +28,8 @@ from fedgraft.runs.personal import numbered
 from fedgraft.runs.run import Run
 
 FORMAT = 1
+_BLANKS = {"\n": "newline", " ": "space", "\t": "tab"}
+"""What characters are called that cannot be seen."""
 
 
 class Whole(nn.Module):
@@ -112,7 +114,8 @@ def write(of: Subject, out: Path, *, onnx: bool = False, beside: Mapping[str, by
         disk.write(aside / "model.py", Path(standalone.__file__).read_bytes())
         if of.fitted is not None:
             write_preparation(aside, of.fitted)
-        disk.write(aside / "README.md", card.text(told, PREPARATION if of.fitted else None, onnx=onnx).encode())
+        readme = card.text(told, model.form, PREPARATION if of.fitted else None, onnx=onnx)
+        disk.write(aside / "README.md", readme.encode())
         for name, content in beside.items():
             disk.write(aside / name, content)
         if onnx:
@@ -187,5 +190,7 @@ def _names(task: Task, fitted: Fitted | None) -> list[str]:
     if task.answered == "values":
         target = "value" if fitted is None or fitted.target is None else fitted.target
         return [target] if task.outputs == 1 else [f"{target} {number}" for number in range(task.outputs)]
-    known = () if fitted is None else (*fitted.characters, "other") if fitted.characters else fitted.labels
+    known = () if fitted is None else fitted.labels
+    if fitted is not None and fitted.characters:
+        known = (*(_BLANKS.get(each, each) for each in fitted.characters), "other")
     return [*known, *(str(number) for number in range(len(known), task.outputs))]

@@ -139,10 +139,10 @@ class FlexiFed(Method):
         cut, layers, sizes = edges(own, spec.settings.buffers), [spec.initial(client)[:0]], list[int]()
         for depth, sets in enumerate(self.contributors(spec)):
             partners = [j for C in sets if client in C for j in C if j < client]
-            layer = slice(cut[depth], cut[depth + 1])
-            there = [server[f"weights/{j}"][layer] for j in partners if len(server[f"contributors/{j}"]) > depth]
+            there = [server[f"weights/{j}"] for j in partners if len(server[f"contributors/{j}"]) > depth]
             if not there:
                 break
-            layers.append(torch.stack(there).mean(0))
+            start, stop = cut[depth : depth + 2]
+            layers.append(torch.stack([weights[start:stop] for weights in there]).mean(0))
             sizes.append(len(there) + 1)
         server[f"weights/{client}"], server[f"contributors/{client}"] = torch.cat(layers), torch.tensor(sizes).long()

@@ -4,12 +4,10 @@ import statistics
 import time
 from typing import Any
 
-from fedgraft.base.errors import UserError
-from fedgraft.base.foreign import plain
 from fedgraft.core.evaluation import POINTS, Summary
 from fedgraft.core.method import Method, Server
 from fedgraft.data.federation import Federation
-from fedgraft.engines.newcomer import Joined, Newcomer, insist_on_newcomers, welcome
+from fedgraft.engines.newcomer import Joined, Newcomer, NewcomerError, insist_on_newcomers, welcome
 from fedgraft.runs.config import RunConfig
 from fedgraft.runs.population import Population
 from fedgraft.runs.results import summary_facts
@@ -63,10 +61,7 @@ def _one(method: Method, server: Server, newcomer: Newcomer, config: RunConfig) 
     """Let a client join; one that fails has no figures, or ends the run, as the run says of failing clients."""
     try:
         return welcome(method, server, newcomer, server.spec.rounds, device=config.device)
-    except UserError:
-        raise
-    except Exception as error:
+    except NewcomerError:
         if config.failed_client == "absent":
             return None
-        said = plain(f"{type(error).__name__}: {error}")
-        raise UserError(f"{newcomer.name}, which was held out, could not join {method.name}: {said}") from error
+        raise

@@ -108,7 +108,8 @@ class Sites:
         end = time.monotonic() + self.rules.patience if end is None else end
         self.look()
         if len(self.present) < count:
-            self._say(f"{what} waits: {self._missing()}")
+            names = [name for client, name in enumerate(self.names) if client not in self.present]
+            self._say(f"{what} waits for word from {', '.join(names)}")
         while len(self.present) < count:
             if time.monotonic() > end:
                 refused = "".join(f"; {complaint}" for complaint in self._complaints.values())
