@@ -6,7 +6,7 @@ export OMP_NUM_THREADS := 1
 # compiled files are kept, whatever the shell says: every process that a test starts would compile them again
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo deploy-demo test test-all coverage lint format tables docs docs-serve dist bench bench-peers trials mutants clean
+.PHONY: demo deploy-demo test test-all coverage lint format tables results docs docs-serve dist bench bench-peers trials mutants clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedgraft compare ditto fedper --dataset digits --clients 13 --partition blocks:train=40 --model mlp:64 --rounds 20 --batch-size 10 --evaluate-every 5 --seeds 3 --by-client --report
@@ -44,6 +44,10 @@ lint: $(VENV)/installed-dev
 # the tables of methods, models, datasets, schemes and of what crosses, from the code
 tables: $(VENV)/installed-dev
 	$(BIN)/python docs/tables.py
+
+# the pages of docs/results from the measurements beside them; FROM=DIR takes in finished runs first
+results: $(VENV)/installed-dev
+	$(BIN)/python -m docs.evidence $(if $(FROM),--from $(FROM))
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.kernels --quick

@@ -1,6 +1,6 @@
 """Measure speed and memory, and write the figures and the page that shows them.
 
-    python -m benchmarks                    # engine, steps, server, growth
+    python -m benchmarks                    # engine, steps, server, growth, agenda
     python -m benchmarks peers              # the same work by other libraries, each in an environment of its own
     python -m benchmarks deployment         # a round on Flower against one of the local engine; takes a while
     python -m benchmarks engine --tiny --figures DIR/figures.json --page DIR/page.md
@@ -25,6 +25,7 @@ PARTS = {
     "steps": "benchmarks.steps",
     "server": "benchmarks.server",
     "growth": "benchmarks.growth",
+    "agenda": "benchmarks.agenda",
     "peers": "benchmarks.peers.race",
     "deployment": "benchmarks.deployment",
 }

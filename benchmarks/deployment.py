@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.machine import median
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.deploy.application import write_app
-from fedgraft.deploy.processes import Deployment
+from fedgraft.deploy.deployment import Deployment
 from fedgraft.engines.flower.server import Rules
 from fedgraft.runs.run import run
 from trials.federated import Federated, agreed, write_sites

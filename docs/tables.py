@@ -71,9 +71,11 @@ def entries() -> str:
     """What crosses with each method, by the names of the entries, as two rounds show it."""
     rows = []
     for name in METHODS.shipped:
-        up, down = crossed(METHODS.make(name))
-        rows.append((name, ", ".join(up) or "nothing", ", ".join(down) or "nothing"))
-    return table(("method", "client to server", "server to client"), rows)
+        method = METHODS.make(name)
+        up, down = crossed(method)
+        secure = ("yes" if method.sums() else "no") if up else "nothing is sent"
+        rows.append((name, ", ".join(up) or "nothing", ", ".join(down) or "nothing", secure))
+    return table(("method", "client to server", "server to client", "secure sum"), rows)
 
 
 class Tap(LocalEngine):
@@ -151,7 +153,7 @@ def networks() -> str:
 
 
 def _size(name: str, shape: tuple[int, ...]) -> str:
-    if name in models.FAMILIES:
+    if name in models.FAMILIES or models.MODELS[name].tokens:
         return ""
     with torch.device("meta"):
         network = models.build(name, shape, 10)

@@ -36,7 +36,7 @@ def test_help_answers_at_once() -> None:
     question = "import sys, fedgraft.cli; print('torch' in sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "False", "help must not wait for torch"
-    assert ours < max(0.5, 4 * least), "half a second on an idle machine; a ratio on a busy one"
+    assert ours < max(0.5, 4 * least), "half a second, or a ratio where the processor is slow"
 
 
 def test_a_run_leaves_a_directory_and_a_table(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_own_data_are_not_called_by_a_split(tmp_path: Path, monkeypatch: pytest.
         np.savez(f"hospitals/{name}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     quick = ["--dataset", "hospitals", "--rounds", "1", "--workers", "1", "--model", "linear"]
     assert runner.invoke(app, ["compare", "--seeds", "1", *quick]).exit_code == 0
-    assert [each.name for each in Path("runs").iterdir()] == ["compare-hospitals-own"]
+    assert [each.name for each in Path("runs").glob("[!.]*")] == ["compare-hospitals-own"]
     refused = runner.invoke(app, ["run", "fedavg", *quick, "--stage", "bound:norm=1e-9", "--out", "r"])
     assert "refused: north: " in refused.output
     assert "client 0" not in refused.output
@@ -306,7 +306,7 @@ def test_a_long_name_that_a_file_has_gives_a_directory(tmp_path: Path, monkeypat
     x, y = np.random.default_rng(0).standard_normal((12, 4)).astype(np.float32), np.arange(12) % 2
     np.savez("d" * 251 + ".npz", x_train=x, y_train=y, x_test=x, y_test=y)
     assert runner.invoke(app, ["run", "local", "--dataset", "d" * 251 + ".npz", *QUICK]).exit_code == 0
-    assert [each.name for each in Path("runs").iterdir()] == [f"local-{'d' * 60}-seed0"]
+    assert [each.name for each in Path("runs").glob("[!.]*")] == [f"local-{'d' * 60}-seed0"]
 
 
 def test_somebody_who_stops_a_run_is_told_how_it_goes_on(tmp_path: Path) -> None:

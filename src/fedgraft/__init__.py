@@ -38,10 +38,12 @@ _PLACES = {
     "fedgraft.data.partition.scheme": ["Scheme"],
     "fedgraft.deploy.model": ["load_model"],
     "fedgraft.engines.simulation": ["Simulation"],
-    "fedgraft.runs.compare": ["compare"],
+    "fedgraft.exports.joining": ["Join", "join"],
+    "fedgraft.runs.compare": ["compare", "sweep"],
     "fedgraft.runs.comparison": ["Comparison"],
     "fedgraft.runs.reading": ["read"],
     "fedgraft.runs.recommend": ["Recommendation", "recommend"],
+    "fedgraft.runs.sweep": ["Sweep"],
     "fedgraft.runs.run": ["Run", "load", "resume", "run"],
 }
 _HOME = {name: place for place, names in _PLACES.items() for name in names}

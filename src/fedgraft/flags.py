@@ -17,14 +17,14 @@ from typer.core import TyperCommand
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.settings import Training
-from fedgraft.runs.config import AT, GONE, At, RunConfig, gone
+from fedgraft.runs.config import AT, GONE, At, RunConfig, gone, runs_folder
 from fedgraft.runs.config import flag as typed_as
 
 PANELS = {
     "dataset data_dir clients partition validation normalise augment resize target site_column split test_share window "
     "ignore categories task": "Data",
     "model head kernels": "Model",
-    "rounds seed data_seed participation evaluate_every global_test checkpoint_every": "Rounds",
+    "rounds seed data_seed participation hold_out evaluate_every global_test checkpoint_every": "Rounds",
     "stages": "Messages and server",
     "engine workers retries failed_client deadline device": "Machine",
 }
@@ -115,6 +115,21 @@ Track = Annotated[
 ]
 
 
+Workers = Annotated[
+    str | None, typer.Option("--workers", help="Worker processes of a run; the result does not depend on them.")
+]
+Parallel = Annotated[
+    str,
+    typer.Option(
+        "--parallel", help="Runs done at once on this machine; auto: as many as are faster, which is measured.",
+        metavar="N|auto",
+    ),
+]  # fmt: skip
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Compute runs also where they were computed before (docs/clusters.md).")
+]
+
+
 class MethodCommand(TyperCommand):
     """A command about methods: somebody who types a hyper-parameter as an option is told how it is set."""
 
@@ -157,7 +172,7 @@ def _point_to_set(option: str, words: list[str], settable: bool) -> None:
 
 def default_directory(*parts: str) -> Path:
     """Return runs/<parts>, with a number behind it where that is taken."""
-    return free(Path("runs") / "-".join(re.sub(r"[^\w.+=-]+", "-", part) for part in parts))
+    return free(runs_folder() / "-".join(re.sub(r"[^\w.+=-]+", "-", part) for part in parts))
 
 
 def free(path: Path) -> Path:

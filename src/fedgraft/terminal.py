@@ -19,6 +19,7 @@ from fedgraft.core.evaluation import POINTS
 from fedgraft.core.rounds import Round
 from fedgraft.data.inspection import Inspection
 from fedgraft.report.comparison import about_clients
+from fedgraft.runs.agenda import Agenda
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.resultfile import Chosen, Result
 from fedgraft.runs.run import Run, Watcher
@@ -56,6 +57,22 @@ class Display:
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
+
+    def expect(self, runs: int) -> None:
+        """Be told how many runs are to come."""
+        self.total_runs = max(1, runs)
+
+    def survey(self, agenda: Agenda) -> None:
+        """Show how far the runs of an agenda are, whoever is at work on them."""
+        counted = agenda.states()
+        told = ", ".join(f"{count} {state}" for state, count in sorted(counted.items()))
+        if self._progress is not None and self._bar is not None:
+            finished = counted["done"] + counted["failed"]
+            total = len(agenda.entries)
+            self._progress.update(self._bar, total=total, completed=finished, description=f"{total} runs", figures=told)
+        elif told != self._label and time.monotonic() - self._spoken > 2:
+            self._label, self._spoken = told, time.monotonic()
+            print(f"{len(agenda.entries)} runs: {told}", file=sys.stderr, flush=True)
 
     def begin(self, run: Run) -> None:
         self._label = f"{run.method.name} seed {run.config.seed}" if self.total_runs > 1 else run.method.name
@@ -145,6 +162,9 @@ def run_table(run: Run) -> Table:
     for point, spread in row.everyone.items():
         best_there = metric.shown(row.everyone_best[point].mean)
         table.add_row(f"{point}, all data", Text(metric.heading), metric.shown(spread.mean), "", best_there, "")
+    for point, spread in row.unseen.items():
+        pooled = metric.shown(row.unseen_pooled[point].mean)
+        table.add_row(f"{point}, unseen", Text(metric.heading), metric.shown(spread.mean), pooled, "", "")
     return table
 
 
@@ -162,6 +182,9 @@ def _remarks(facts: Result, row: Row) -> Iterator[str]:
     yield f"{traffic} per client and round; {facts.seconds:.1f} s, {facts.seconds_per_round:.3g} s per round"
     if row.everyone:
         yield "all data: mean over clients on the test samples of all, last and in the best round"
+    if facts.unseen is not None:
+        who = ", ".join(facts.unseen.names[:5]) + (", ..." if len(facts.unseen.names) > 5 else "")
+        yield f"unseen: held out of training, joined afterwards: {who}"
     yield from about_clients(row)
     if row.refused:
         yield f"{row.refused} replies refused" + (", and none taken in any round" if row.unheard else "")

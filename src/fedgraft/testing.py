@@ -8,7 +8,7 @@
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from itertools import pairwise
@@ -27,9 +27,11 @@ from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.model import Architecture
 from fedgraft.core.rounds import Participation, Round, rounds
+from fedgraft.core.samples import ClientData
 from fedgraft.core.settings import Training
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.engines.local import Faults, LocalEngine
+from fedgraft.engines.newcomer import Newcomer, welcome
 from fedgraft.engines.workshop import single_thread
 
 CLASSES = 3
@@ -273,6 +275,30 @@ def check_refusals_roll_back(kind: type[Method]) -> None:
         _insist(not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()), f"the server's {name} is spoiled")
 
 
+def check_newcomers(kind: type[Method]) -> None:
+    """A client that was not there in training gets a model, and nobody else notices; or it is refused in a sentence."""
+    if kind.refuses_newcomers:
+        return
+    for fed, norm in ((awkward(), False), (awkward(), True), (blobs((12,)), False)):
+        _, server, _ = simulate(kind(), fed, specification(fed, rounds=2, norm=norm), share=0.75)
+        _let_join(kind(), server, [*fed.clients, *blobs((7,)).clients])
+    fed, spec = blobs(), fleet(blobs(), rounds=2, norm=True)
+    if _serves(kind, spec):
+        _, server, _ = simulate(kind(), fed, spec)
+        for number in range(len(spec.architectures)):
+            _let_join(kind(), server, fed.clients[:1], number)
+
+
+def _let_join(method: Method, server: Server, data: Sequence[ClientData], number: int = 0) -> None:
+    before = {name: tensor.clone() for name, tensor in server.items()}
+    for each in data:
+        joined = welcome(method, server, Newcomer("newcomer", each, number), 2)
+        _insist(not joined.refused, f"its own replies are refused: {[each.reason for each in joined.refused[:1]]}")
+        for name, tensor in joined.state.items():
+            _insist(not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()), f"{name} is not finite")
+    _same(before, dict(server), "a newcomer changed the server")
+
+
 def check_resumes(kind: type[Method]) -> None:
     """Interrupted and resumed, a run ends in the same bits."""
     from fedgraft.runs.run import resume, run
@@ -312,6 +338,7 @@ CHECKS: tuple[Callable[[type[Method]], None], ...] = (
     check_architectures,
     check_refusals_roll_back,
     check_resumes,
+    check_newcomers,
 )
 
 

@@ -72,8 +72,12 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "apple_mixing": [server.apple_mixing(3, 8, 0.0)],
         },
         "growth": {"clients": [point], "parameters": [point], "rounds": [point]},
+        "agenda": {
+            "runs": 4, "setting": "small", "table": [{"processes": 2, "workers": 1, "seconds": 2.0, "ratio": 1.8}],
+            "killed": {"every": 5, "kills": 1, "lost": 0, "twice": 0, "same": True, "seconds": 3.0},
+        },
         "peers": ours,
-    }
+    }  # fmt: skip
     about = {"command": "pytest", "date": machine.stamp(), "seconds": 1.0, "tiny": True, "machine": machine.facts()}
     return {part: {**about, "result": result} for part, result in results.items()}
 
@@ -101,7 +105,8 @@ def test_the_page_tells_the_figures(figures: dict[str, Any]) -> None:
     row = figures["engine"]["result"]["efficiency"][0]
     assert f"{row['efficiency']:.3f}" in text
     assert "Side by side with peers" in text
-    assert text.count("Reduced scale") == 5
+    assert "| 2 | 1 | 2.0 | 120.0 | 1.80 | 1.7: met |" in text
+    assert text.count("Reduced scale") == 6
     assert figures["engine"]["machine"]["torch"] in text
     assert "Growth" not in page.render({"engine": figures["engine"]}), "what was not measured is not told"
 

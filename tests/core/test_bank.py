@@ -122,3 +122,17 @@ def test_products_of_vectors_with_the_bank_are_rows() -> None:
     assert bank.inner(torch.tensor([1.0, 10.0]), models).tolist() == [21, 43, 65]
     assert bank.mix(torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64), models).tolist() == [3, 4]
     assert bank.mean(models, torch.tensor([1, 0, 3])).tolist() == pytest.approx([4, 5])
+
+
+def test_a_mean_in_blocks_is_the_mean() -> None:
+    rows = torch.randn(7, 2 * bank.BLOCK + 3, generator=torch.Generator().manual_seed(0))
+    weights = torch.arange(1, 8)
+    shares = weights.double() / 28
+    assert torch.equal(bank.mean(rows, weights), (shares @ rows.double()).float())
+
+
+def test_a_bank_of_which_every_row_is_replaced_is_what_replaces_it() -> None:
+    old, new = torch.zeros(3, 2), torch.ones(3, 2)
+    assert bank.replaced(old, [0, 1, 2], new) is new
+    assert bank.replaced(old, [2, 0], torch.tensor([[2.0, 2.0], [1.0, 1.0]])).tolist() == [[1, 1], [0, 0], [2, 2]]
+    assert old.tolist() == [[0, 0]] * 3

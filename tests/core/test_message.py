@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedgraft.core import streams
 from fedgraft.core.bound import Bound
-from fedgraft.core.message import DTYPES, Field, Message, objection
+from fedgraft.core.message import DTYPES, Field, Message, copies, finite, objection
 
 
 def test_numbers_become_tensors_and_bytes_are_counted() -> None:
@@ -149,3 +149,22 @@ def test_streams_depend_on_every_part_of_their_name() -> None:
 
 def test_partition_streams_never_change() -> None:
     assert streams.frozen_generator(0, "pinned").permutation(6).tolist() == [2, 3, 4, 0, 5, 1]
+
+
+def test_copies_share_among_themselves_what_the_messages_shared_and_nothing_else() -> None:
+    one, two = torch.arange(3.0), torch.arange(6.0).view(2, 3)
+    messages = {c: Message(weights=one, row=two[c]) for c in range(2)}
+    made = copies(messages)
+    assert made[0]["weights"] is made[1]["weights"]
+    made[0]["weights"].zero_()
+    made[0]["row"].zero_()
+    assert one.tolist() == [0, 1, 2]
+    assert made[1]["row"].tolist() == [3, 4, 5]
+    assert two.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("value", [1e30, -1e30, 0.0])
+def test_squares_may_overflow_and_the_numbers_are_finite_all_the_same(value: float) -> None:
+    assert finite(torch.tensor([value, 1.0]))
+    assert not finite(torch.tensor([value, math.inf]))
+    assert not finite(torch.tensor([math.nan, value]))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -55,14 +56,14 @@ def test_it_trains_shows_how_it_goes_and_leaves_nothing_running(
     folder, done = demonstration
     assert done.returncode == 0, done.stderr
     assert processes_of(folder) == []
-    result = json.loads((folder / "run" / "result.json").read_text())
+    result = json.loads((folder / "server" / "run" / "result.json").read_text())
     assert (result["method"], len(result["rounds"]), result["refused"]) == ("fedapa", 1, 0)
     assert result["rounds"][0]["participants"] == [0, 1]
-    assert "<html" in (folder / "run" / "report.html").read_text()
+    assert "<html" in (folder / "server" / "run" / "report.html").read_text()
     told = " ".join(done.stderr.split())
     for phrase in (
-        "starting the SuperLink", "registering the key of site-2", "submitting the app", "site site-1 is there",
-        "round 1/1: loss", "ending every process",
+        "starting the SuperLink", "site site-2 may come in, with the key SHA256:", "of 2 sites: ",
+        "connected: site-1, site-2; the run begins", "site site-1 is there", "round 1/1: loss", "ending every program",
     ):  # fmt: skip
         assert phrase in told
     pooled = f"{100 * result['rounds'][0]['trained']['metrics']['accuracy']['pooled']:.1f}"
@@ -73,7 +74,7 @@ def test_everything_was_encrypted_and_every_node_had_to_show_its_key(
     demonstration: "tuple[Path, subprocess.CompletedProcess[str]]",
 ) -> None:
     folder, _ = demonstration
-    said = (folder / "logs" / "superlink.log").read_text()
+    said = (folder / "server" / "logs" / "superlink.log").read_text()
     assert "Uvicorn running on https://127.0.0.1" in said
     assert said.count("Activated node_id") == 2
     assert "--insecure" not in said
@@ -84,19 +85,37 @@ def test_a_site_has_its_own_model_and_it_is_the_one_that_was_tested(
 ) -> None:
     folder, _ = demonstration
     home = folder / "sites" / "site-2"
-    words = ["deploy", "model", str(home / "site.toml"), "--out", str(tmp_path / "own.safetensors")]
+    words = ["deploy", "model", str(home / "site-2.toml"), "--out", str(tmp_path / "own.safetensors")]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert "fedapa, round 1" in done.stdout
     network = fg.load_model(tmp_path / "own.safetensors")
     with np.load(home / "data.npz") as data, torch.no_grad():
         x = (torch.from_numpy(data["x_test"]).float().unsqueeze(1) / 255 - 0.5) / 0.5
         right = network(x).argmax(1).numpy() == data["y_test"]
-    result = json.loads((folder / "run" / "result.json").read_text())
+    result = json.loads((folder / "server" / "run" / "result.json").read_text())
     assert right.mean() == pytest.approx(
         result["rounds"][-1][result["headline"]]["metrics"]["accuracy"]["per_client"][1]
     )
     with pytest.raises(UserError, match="is there already"):
         CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def test_every_program_has_a_log_with_times_and_without_colours(
+    demonstration: "tuple[Path, subprocess.CompletedProcess[str]]",
+) -> None:
+    folder, _ = demonstration
+    home = folder / "sites" / "site-1"
+    logs = [*(folder / "server" / "logs").iterdir(), *(home / "logs").iterdir()]
+    assert {log.stem for log in logs} == {"superlink", "superexec", "serverapp", "site", "supernode"}
+    for log in logs:
+        for line in log.read_text().splitlines():
+            assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d ", line), (log, line)
+            assert "\x1b" not in line
+    said = (home / "logs" / "site.log").read_text()
+    for phrase in ("as agreed", "has let this site in", "what leaves: weights [13056], 52,224 bytes", "done: "):
+        assert phrase in said
+    named = [line for line in (folder / "logs" / "site-1.log").read_text().splitlines() if "own model: " in line]
+    assert Path(named[-1].split("own model: ")[1]).is_relative_to(home / "state")
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
@@ -128,7 +147,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     ) as running:
         assert running.stderr is not None
         for line in running.stderr:
-            if "starting its SuperNode" in line:
+            if "waiting for" in line:
                 break
         time.sleep(1)
         assert any("flower-superlink" in each for each in processes_of(folder))

@@ -64,9 +64,9 @@ def test_the_folder_says_what_was_asked_for(tmp_path: Path) -> None:
             folder / "sites" / "state",
         )
     manual = (folder / "README.md").read_text()
-    assert "--superlink fed.example.org:8000" in manual
+    assert "## The server (fed.example.org:8000)" in manual
     assert "deploy certificates certificates --server fed.example.org --sites north,south,east" in manual
-    assert "server/east.pub" in manual
+    assert "fedgraft deploy site east.toml" in manual
 
 
 def test_a_runs_configuration_or_a_recipe_becomes_a_federation(tmp_path: Path) -> None:

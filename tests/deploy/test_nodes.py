@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
 from fedgraft.deploy import certificates
-from fedgraft.deploy.processes import Deployment
+from fedgraft.deploy.deployment import Deployment
 
 pytestmark = pytest.mark.xdist_group("flower")
 SECONDS = 120.0

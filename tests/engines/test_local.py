@@ -21,6 +21,7 @@ from fedgraft.core.message import Message
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import ClientError, Faults, LocalEngine
+from fedgraft.engines.workshop import Job
 from fedgraft.methods.fedavg import FedAvg
 
 
@@ -284,3 +285,44 @@ class Slow(FedAvg):
 def test_a_worker_that_computes_for_long_is_left_alone(fed: Federation) -> None:
     done, _, _ = simulate(Slow(), fed, specification(fed, rounds=1), workers=2, faults=Faults(retries=0, idle=0.5))
     assert not done[0].refused
+
+
+@dataclass(frozen=True)
+class Deadly(FedAvg):
+    """Client 5 takes its worker down, whoever else was in the same batch."""
+
+    def fit(self, client: Client, received: Tensor) -> Tensor:
+        if client.id == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().fit(client, received)
+
+
+def test_short_jobs_go_to_a_worker_together_and_fail_alone() -> None:
+    many = blobs((4,) * 40)
+    spec = specification(many, rounds=1)
+    with LocalEngine(FedAvg(), spec, many.clients, workers=2) as engine:
+        jobs = [Job("train", client, 0, Message(weights=torch.zeros(3)), {}) for client in range(40)]
+        sizes = [len(batch) for batch in engine._batches(jobs)]
+    assert sum(sizes) == 40
+    assert max(sizes) > 1
+    assert len(sizes) > 8, "enough that no worker waits long for another"
+
+    done, _, engine = simulate(Deadly(), many, spec, workers=2, faults=Faults(retries=0, then="absent"))
+    assert [refusal.client for refusal in done[0].refused] == [5]
+    assert done[0].accepted == 39
+    _, alone, honest = simulate(FedAvg(), many, spec)
+    _, together, both = simulate(FedAvg(), many, spec, workers=2)
+    assert torch.equal(alone["weights/0"], together["weights/0"])
+    assert all(torch.equal(honest.states[c]["own"], both.states[c]["own"]) for c in range(40))
+
+
+def test_of_a_state_only_what_was_looked_at_comes_back(fed: Federation) -> None:
+    """FedAvg never looks at what another name holds: it stays in the parent, and is the very tensor that it was."""
+    spec = specification(fed, rounds=1)
+    for workers in (1, 2):
+        with LocalEngine(FedAvg(), spec, fed.clients, workers=workers) as engine:
+            kept = torch.arange(5.0)
+            engine.states[0] = {**engine.states[0], "diary": kept}
+            list(rounds(FedAvg(), FedAvg().setup(spec), engine, Participation()))
+            assert engine.states[0]["diary"] is kept
+            assert "joined" in engine.states[0]

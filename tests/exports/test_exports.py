@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import fedgraft as fg
@@ -60,7 +61,7 @@ def by_itself(folder: Path, samples: torch.Tensor, tmp_path: Path) -> torch.Tens
 def test_an_exported_model_answers_without_fedgraft(method: str, tmp_path: Path) -> None:
     settings = {**QUICK, "model": "auto", "clients": 4}
     run = fg.run(method, dataset="digits", out=tmp_path / "run", **settings)
-    package.write(run, 2, "received", tmp_path / "out")
+    package.write(package.subject(run, 2, "received"), tmp_path / "out")
     assert isinstance(run.federation, Federation)
     test = run.federation.clients[2].test
     with torch.no_grad():
@@ -92,13 +93,13 @@ def test_from_tables_to_labelled_answers(tmp_path: Path) -> None:
     assert np.allclose(*np.array(tables[1:], dtype=float), atol=1e-5)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "# The model of ulm" in card
-    assert "python model.py rows.csv" in card
+    assert "python model.py new.csv > answers.csv" in card
 
 
 def test_values_come_in_their_own_unit(tmp_path: Path) -> None:
     place = hospitals(tmp_path / "sites", regression=True)
     run = fg.run("local", dataset=str(place), target="outcome", out=tmp_path / "run", **{**QUICK, "rounds": 20})
-    model = package.whole(run, "basel", "trained")
+    model = package.whole(package.subject(run, "basel", "trained"))
     found = asking.evaluate(model, place / "basel.csv", ["rmse", "r2"])
     header, *rows = csv.reader(asking.predict(model, place / "basel.csv").splitlines())
     truth = [float(row["outcome"]) for row in csv.DictReader((place / "basel.csv").open())]
@@ -111,7 +112,7 @@ def test_values_come_in_their_own_unit(tmp_path: Path) -> None:
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     place = hospitals(tmp_path / "sites")
     run = fg.run("local", dataset=str(place), target="outcome", out=tmp_path / "run", **QUICK)
-    model = package.whole(run, "ulm", "trained")
+    model = package.whole(package.subject(run, "ulm", "trained"))
     (tmp_path / "a.csv").write_text("age,sex\n71.5,m\n")
     with pytest.raises(UserError, match=r"no column of .*a.csv is called 'seen'"):
         asking.predict(model, tmp_path / "a.csv")
@@ -124,24 +125,118 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.zeros((2, 3), dtype=np.float32))
     with pytest.raises(UserError, match=r"a sample in .*d.npz is 3 \(float32\), and the model takes 7"):
         asking.predict(model, tmp_path / "d.npz")
-    with pytest.raises(UserError, match="is no table: this model takes rows"):
+    with pytest.raises(UserError, match=r"there is nothing at .*e.png"):
+        asking.predict(model, tmp_path / "e.png")
+    (tmp_path / "e.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"this model takes rows of a .csv, .tsv or .parquet file, or an .npz file"):
         asking.predict(model, tmp_path / "e.png")
     with pytest.raises(UserError, match="say with --client whose model: basel, ulm"):
         asking.opened(tmp_path / "run", None)
     (tmp_path / "out").mkdir()
     with pytest.raises(UserError, match="is there already; name another folder with --out"):
-        package.write(run, 0, "trained", tmp_path / "out")
+        package.write(package.subject(run, 0, "trained"), tmp_path / "out")
     (tmp_path / "out" / "model.json").write_text("{")
     with pytest.raises(UserError, match="does not hold what its name promises"):
         asking.model_of(tmp_path / "out", None, None)
 
 
 def test_onnx_computes_the_same(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    import onnxruntime
+
     run = fg.run("fedavg", dataset="digits", clients=3, out=tmp_path / "run", **{**QUICK, "model": "auto"})
-    package.write(run, 0, "trained", tmp_path / "out", onnx=True)
+    package.write(package.subject(run, 0, "trained"), tmp_path / "out", onnx=True)
     assert isinstance(run.federation, Federation)
     samples = run.federation.clients[0].test.inputs[:7]
     given = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx").run(["answers"], {"samples": samples.numpy()})
     assert np.allclose(given[0], standalone.load(tmp_path / "out").answers(samples).numpy(), atol=1e-4)
+
+
+def pictures(place: Path, sites: tuple[str, ...], classes: tuple[str, ...], *, size: int = 4) -> Path:
+    rng = np.random.default_rng(0)
+    for site in sites:
+        for at, name in enumerate(classes):
+            (place / site / name).mkdir(parents=True)
+            for number in range(12):
+                shade = rng.integers(0, 90, (size, size)).astype(np.uint8) + np.uint8(120 * at)
+                Image.fromarray(shade).save(place / site / name / f"{number:02}.png")
+    return place
+
+
+def test_image_files_go_in_and_labelled_answers_come_out(tmp_path: Path) -> None:
+    place = pictures(tmp_path / "wards", ("basel", "ulm"), ("ill", "well"))
+    run = fg.run("fedper", dataset=str(place), out=tmp_path / "run", **QUICK)
+    model = package.whole(run, "ulm", "trained")
+    files = sorted((place / "ulm").rglob("*.png"))
+    header, *rows = csv.reader(asking.predict(model, place / "ulm").splitlines())
+    assert header == ["file", "answer", "ill", "well"]
+    assert [row[0] for row in rows] == list(map(str, files))
+    pixels = torch.stack([torch.from_numpy(np.array(Image.open(file)))[..., None] for file in files])
+    test = run.federation.clients[1].test
+    with torch.no_grad():
+        wanted = run.predictor(1, "trained")(test.preparation.apply(pixels)).softmax(dim=1)
+    assert np.allclose(np.array(rows)[:, 2:].astype(float), wanted.numpy(), atol=1e-5)
+    one = asking.predict(model, files[3]).splitlines()
+    assert len(one) == 2
+    assert one[1].startswith(str(files[3]))
+    right = np.mean([row[1] == Path(row[0]).parent.name for row in rows])
+    assert asking.evaluate(model, place / "ulm")["accuracy"] == pytest.approx(right)
+    pictures(tmp_path / "large", ("x",), ("ill",), size=6)
+    with pytest.raises(UserError, match=r"00.png has 6x6 pixels, and the model takes 4x4: scale it"):
+        asking.predict(model, tmp_path / "large")
+    (place / "ulm" / "ill").rename(place / "ulm" / "odd")
+    with pytest.raises(UserError, match=r"no class .* is called 'odd'"):
+        asking.evaluate(model, place / "ulm")
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(UserError, match="holds nothing that this model takes"):
+        asking.predict(model, tmp_path / "nothing")
+
+
+VERSE = "to be, or not to be that is the question\n" * 12
+
+
+def test_a_text_goes_in_and_the_next_character_comes_out_without_fedgraft(tmp_path: Path) -> None:
+    (tmp_path / "roles").mkdir()
+    for name in ("hamlet", "iago"):
+        (tmp_path / "roles" / f"{name}.txt").write_text(VERSE)
+    settings = {**QUICK, "model": "auto", "rounds": 10, "epochs": 5, "lr": 0.1, "window": 6, "batch_size": 8}
+    run = fg.run("fedavg", dataset=str(tmp_path / "roles"), out=tmp_path / "run", **settings)
+    package.write(run, "iago", "trained", tmp_path / "out", onnx=True)
+    (tmp_path / "new.txt").write_text("that is the questio")
+    told = asking.predict(asking.model_of(tmp_path / "out", None, None), tmp_path / "new.txt")
+    header, row = csv.reader(told.splitlines())
+    assert header[:5] == ["file", "answer", "newline", "space", ","]
+    assert header[-1] == "other"
+    assert row[1] == "n", "it was trained on nothing else"
+    alone = [sys.executable, tmp_path / "out" / "model.py", tmp_path / "new.txt"]
+    printed = subprocess.run(alone, check=True, capture_output=True, text=True, env={}).stdout
+    assert np.allclose(
+        *(np.array([*csv.reader(text.splitlines())][1][2:], float) for text in (told, printed)), atol=1e-5
+    )
+    found = asking.evaluate(package.whole(run, "iago", "trained"), tmp_path / "roles" / "iago.txt")
+    assert found["samples"] == (len(VERSE) - 1 - 6) // 3 + 1
+    assert 1 <= (found["perplexity"] or 0) < 4
+    (tmp_path / "new.txt").write_text("to be")
+    short = subprocess.run(alone, capture_output=True, text=True, env={}, check=False)
+    assert short.returncode == 1
+    assert short.stderr.endswith("new.txt has 5 characters, and a sample is made of the last 6\n")
+
+
+def test_windows_and_european_tables_without_fedgraft(tmp_path: Path) -> None:
+    (tmp_path / "persons").mkdir()
+    rng = np.random.default_rng(0)
+    for name in ("ann", "bob"):
+        rows = [f"{x:.3f};{y:.3f};{'run' if at // 20 % 2 else 'walk'}".replace(".", ",")
+                for at, (x, y) in enumerate(rng.standard_normal((80, 2)))]  # fmt: skip
+        (tmp_path / "persons" / f"{name}.csv").write_text("\n".join(["x;y;does", *rows]))
+    run = fg.run("local", dataset=str(tmp_path / "persons"), target="does", window=8, out=tmp_path / "run", **QUICK)
+    model = package.whole(run, "bob", "trained")
+    rows_ = standalone.rows_of(tmp_path / "persons" / "bob.csv")
+    samples = model.prepared(rows_)
+    assert samples.shape == ((80 - 8) // 4 + 1, 8, 2)
+    told = asking.predict(model, tmp_path / "persons" / "bob.csv")
+    _, wanted = standalone.table(model.facts, model.answers(samples))
+    assert [*csv.reader(told.splitlines())][1:] == wanted
+    with pytest.raises(ValueError, match="there are 7 rows, and a sample is made of 8"):
+        model.prepared(rows_[:7])
+    with pytest.raises(ValueError, match="x is 'far', not a number"):
+        model.prepared([{"x": "far", "y": "1"}] * 8)

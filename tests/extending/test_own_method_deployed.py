@@ -170,5 +170,5 @@ def test_the_demonstration_runs_it_in_processes_of_their_own(here: Path) -> None
                "--method", "./mine.py:Halfway"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=here)
     assert done.returncode == 0, done.stderr
-    assert result("demo/run")["method"] == "halfway"
+    assert result("demo/server/run")["method"] == "halfway"
     assert "code that is not fedgraft's: code/mine.py" in " ".join(done.stderr.split())

@@ -5,6 +5,7 @@ import torch
 from conftest import blobs, simulate, small_network, specification
 from torch import Tensor
 
+from fedgraft.core import bank
 from fedgraft.core.message import Message
 from fedgraft.core.method import Server
 from fedgraft.data.federation import Federation
@@ -264,3 +265,21 @@ def test_caveats_name_settings_that_switch_it_off() -> None:
     assert not FedAPA().caveats()
     assert any("local training" in sentence for sentence in FedAPA(eta=0).caveats())
     assert any("ascends" in sentence for sentence in FedAPA(sign="paper").caveats())
+
+
+def test_a_mixture_that_was_sent_is_not_made_again_for_the_reply(
+    fed: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, made = FedAPA(), list[int]()
+    server, mix = method.setup(specification(fed)), bank.mix
+    monkeypatch.setattr(bank, "mix", lambda rows, models: (made.append(len(rows)), mix(rows, models))[1])
+    sent = method.dispatch(server, range(4))
+    method.merge(server, {client: Message(weights=sent[client]["weights"] + 1) for client in range(4)})
+    assert made == [4]
+    method.dispatch(server, range(4))
+    assert made == [4, 4], "the state is another one"
+    server["A"].mul_(0.5)
+    method.dispatch(server, range(4))
+    assert made == [4, 4, 4], "it was changed in place"
+    method.merge(server, {1: sent[1]})
+    assert made == [4, 4, 4, 1]

@@ -333,11 +333,11 @@ def test_smallest_images(name: str, channels: int, smallest: int) -> None:
 def test_catalogue_lists_what_can_be_built() -> None:
     entries = catalogue()
     assert {entry.name for entry in entries} == {
-        "linear", "mlp", "cnn-digits", "lenet5", "cnn-apple", "cnn-fedgpa",
+        "linear", "mlp", "embed", "cnn-digits", "lenet5", "cnn-apple", "cnn-fedgpa",
         "vgg11", "vgg13", "vgg16", "vgg19", "vgg-family",
     }  # fmt: skip
     for name, syntax, description, inputs in entries:
-        assert resolve(name, COLOUR, 10).startswith(name)
+        assert resolve(name, (6,) if name == "embed" else COLOUR, 10).startswith(name)
         assert syntax.startswith(name)
         assert description
         assert inputs
@@ -374,3 +374,26 @@ def test_fleet_members_can_be_built() -> None:
 def test_fleet_needs_a_client_for_every_model() -> None:
     with pytest.raises(UserError, match="at least 4 clients; there are 3"):
         fleet("vgg-family", 3)
+
+
+def test_tokens_are_embedded() -> None:
+    with torch.device("meta"):
+        # 10 vectors of 4; 6 of them side by side, to 8
+        assert sizes(build("embed:hidden=8,width=4", (6,), 10)) == (10 * 4 + 24 * 8 + 8, 90)
+        assert sizes(build("embed:hidden=8,width=4,vocabulary=50", (6,), 2)) == (50 * 4 + 24 * 8 + 8, 18)
+    model = build("embed", (6,), 10)
+    tokens = torch.tensor([[0, 1, 2, 3, 4, 9]])
+    assert model(tokens).shape == (1, 10)
+    beyond = torch.tensor([[0, 1, 2, 3, 4, 12]])
+    assert torch.equal(model(beyond), model(tokens)), "an unknown token is the last one"
+    assert resolve("auto", (6,), 10, tokens=True) == "embed"
+    assert resolve("auto", (6,), 10) == "mlp:200"
+    assert resolve("embed:width=4,vocabulary=50", (6,), 2, tokens=True) == "embed:width=4,vocabulary=50"
+    with pytest.raises(UserError, match=r"mlp takes .*samples of 6 tokens; what fits it: embed"):
+        resolve("mlp", (6,), 10, tokens=True)
+    with pytest.raises(UserError, match=r"embed takes tokens .*samples of 6; what fits it: linear, mlp"):
+        resolve("embed", (6,), 10, tokens=False)
+    with pytest.raises(UserError, match="no model of ours takes several rows of tokens"):
+        resolve("auto", (6, 6), 10, tokens=True)
+    with pytest.raises(UserError, match="the width of embed is a whole number"):
+        resolve("embed:width=0", (6,), 10, tokens=True)

@@ -174,7 +174,7 @@ def test_what_is_no_method_and_no_federation_is_a_sentence(given: dict[str, Any]
 def test_what_cannot_go_on_is_said(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path / "torn", Interrupt(4))
-    with pytest.raises(UserError, match="was given data, a model or a method from Python"):
+    with pytest.raises(UserError, match="were given data, a model or a method from Python"):
         comparisons.resume(tmp_path / "torn")
     with pytest.raises(UserError, match="cannot change lr"):
         comparisons.resume(tmp_path / "torn", lr=1.0)
@@ -184,7 +184,7 @@ def test_what_cannot_go_on_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"local-seed0/result.json is damaged"):
         compared(tmp_path / "torn")
     (tmp_path / "torn" / "agenda.toml").write_text("seeds = 2\n")
-    with pytest.raises(UserError, match="is not the agenda of a comparison"):
+    with pytest.raises(UserError, match="is not an agenda of runs"):
         comparisons.resume(tmp_path / "torn")
 
 

@@ -15,10 +15,13 @@ from typer.testing import CliRunner
 import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
+from fedgraft.core.metrics import AUC, Accuracy
 from fedgraft.core.rounds import Round
 from fedgraft.core.samples import Samples
-from fedgraft.runs.recommend import Recommendation, Standing, ranked, recommend
+from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.recommend import Recommendation, Standing, ranked, recommend, says
 from fedgraft.runs.run import Run
+from fedgraft.runs.table import weighed
 
 FEW: dict[str, Any] = {
     "rounds": 6, "lr": 0.1, "batch_size": 8, "workers": 1, "seeds": 2, "epochs": 2, "progress": False,
@@ -190,7 +193,9 @@ def test_the_better_is_first_in_the_metrics_direction() -> None:
     assert ranked(standings, [RMSE]) == ["b", "d", "a", "c"]
 
 
-def answered(ours: list[list[float]], alone: list[list[float]], metric: Any = RMSE, **more: Any) -> Recommendation:
+def answered(
+    ours: list[list[float]], alone: list[list[float]], metric: Any = RMSE, classes: Any = None, **more: Any
+) -> Recommendation:
     """An answer of figures made by hand, a list for each seed."""
     results = {
         label: [
@@ -201,7 +206,7 @@ def answered(ours: list[list[float]], alone: list[list[float]], metric: Any = RM
         for label, several in {"local": alone, "fedavg-ft": alone, "ditto": ours}.items()
     }  # fmt: skip
     standings = {label: Standing((value,), 1.0, 1.0) for label, value in (("local", 2.0), ("ditto", 1.0))}
-    return Recommendation(compared(results), standings, "ditto", 5, 9, {})
+    return Recommendation(compared(results), standings, "ditto", 5, 9, {}, classes=classes)
 
 
 def test_a_site_is_judged_in_the_metrics_direction() -> None:
@@ -217,3 +222,27 @@ def test_one_seed_says_nothing_of_a_metric_without_counts() -> None:
     done = answered([[1.0, 1.0]], [[2.0, 2.0]])
     assert [site.verdict for site in done.sites] == ["unknown", "unknown"]
     assert done.take == "local"
+
+
+def test_a_ranking_counts_by_its_rarer_class() -> None:
+    rng = np.random.default_rng(0)
+
+    def site(ones: int, zeros: int) -> fg.Site:
+        y = np.array([1] * ones + [0] * zeros)
+        x = rng.standard_normal((ones + zeros, 2)).astype(np.float32)
+        return fg.Site(x, y, x, y, x, y)
+
+    fed = fg.own_data([site(17, 1), site(20, 25), site(4, 0)])
+    assert says(fed, [AUC(), Accuracy()]) == {"auc": [1, 20, 0]}
+    assert weighed([0.1, 0.9, None], [1, 20, 0]) == pytest.approx((0.1 + 20 * 0.9) / 21)
+    assert math.isnan(weighed([None], [3]))
+
+
+def test_two_healthy_patients_do_not_make_joining_pay() -> None:
+    auc = MetricInfo.of(AUC())
+    figures = [[0.9, 0.9], [0.9, 0.9]], [[0.5, 0.5], [0.51, 0.51]]
+    done = answered(*figures, metric=auc, classes=[(29, 2), (29, 40)])
+    assert [site.verdict for site in done.sites] == ["not more than noise", "pays"]
+    assert "over the number of test samples and seeds" in " ".join(done.lines)
+    assert [site.verdict for site in answered(*figures, metric=auc).sites] == ["pays", "pays"], "by seeds alone"
+    assert "2 sites are too few for a test" in done.lines[-2 - len(done.notes) - 1]

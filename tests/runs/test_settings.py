@@ -41,6 +41,7 @@ ANOTHER: dict[str, Any] = {
     "seed": 1,
     "data_seed": 1,
     "participation": "0.4",
+    "hold_out": 0.4,
     "evaluate_every": 2,
     "global_test": True,
     "checkpoint_every": 1,
@@ -267,4 +268,4 @@ def test_a_comparison_on_sites_can_be_resumed(ways: dict[str, dict[str, Any]], t
     out = tmp_path / "out"
     fg.compare([], dataset="sites", model="linear", rounds=1, workers=1, seeds=1, out=out)
     (out / "comparison.json").unlink()
-    assert compare.resume(out, workers=1).config.partition == "own"
+    assert compare.resume(out, workers=1).comparisons[""].config.partition == "own"

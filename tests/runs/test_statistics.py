@@ -10,15 +10,21 @@ from scipy import stats
 
 from fedgraft.runs import statistics
 from fedgraft.runs.statistics import (
+    between_areas,
     between_shares,
     bootstrap,
+    components,
     deflated,
     design_effect,
+    draws_needed,
     holm,
+    line,
     net_samples,
     paired,
+    power,
     sign_test,
     signed_rank,
+    standing,
     together,
     wilson,
 )
@@ -217,3 +223,68 @@ def test_of_many_intervals_a_few_are_above_zero_by_chance() -> None:
     assert statistics.more_than_chance(4, 40)
     assert statistics.more_than_chance(2, 6)
     assert not statistics.more_than_chance(0, 6)
+
+
+def test_variance_of_a_table_goes_to_draws_to_methods_and_to_the_rest() -> None:
+    # Figures that are draw + method exactly: rows 0, 1, 2 have variance 1; columns 0, 2, 4 variance 4; nothing is left.
+    exact = [[draw + method for method in (0, 2, 4)] for draw in (0, 1, 2)]
+    found = components(exact)
+    assert found.rest == pytest.approx(0)
+    assert (found.draw, found.method) == pytest.approx((1, 4))
+    assert found.shares == pytest.approx((0.2, 0.8, 0))
+    assert found.within == pytest.approx(1)
+    # [[1, 0], [0, 1]]: all means are alike, so that all is rest: 4 times 0.25 over one degree of freedom.
+    assert components([[1, 0], [0, 1]]) == (0, 0, pytest.approx(1))
+
+
+def test_draws_needed_are_those_of_the_textbook() -> None:
+    # A paired difference of one deviation: 10 pairs have a power of 0.80, 9 of 0.75 (Cohen's tables). Two groups that
+    # are one deviation apart: 17 in each have 0.80, 16 have 0.78.
+    assert power(1, 1, 10, pairs=True) == pytest.approx(0.803, abs=0.002)
+    assert draws_needed(1, 1, pairs=True) == 10
+    assert power(1, 1, 16, pairs=False) == pytest.approx(0.781, abs=0.002)
+    assert draws_needed(1, 1, pairs=False) == 17
+    assert draws_needed(-1, 1, pairs=True) == 10, "who is ahead does not matter"
+    assert draws_needed(0.001, 1, pairs=True) is None
+    assert draws_needed(1, 0, pairs=True) == 2, "without any noise"
+    assert power(0, 1, 10, pairs=True) == pytest.approx(0.05), "the test's own error"
+
+
+def test_a_line_through_points_on_it_explains_them_all() -> None:
+    found = line([0, 1, 2, 3], [1, 3, 5, 7])
+    assert found is not None
+    assert (found.slope, found.intercept, found.explained) == pytest.approx((2, 1, 1))
+    # Through (0, 0), (1, 0), (2, 3) the slope is 1.5 and explains 4.5 of 6.
+    rough = line([0, 1, 2], [0, 0, 3])
+    assert rough is not None
+    assert (rough.slope, rough.intercept, rough.explained) == pytest.approx((1.5, -0.5, 0.75))
+    assert rough.interval.low < 0 < rough.interval.high
+    assert line([0, 1], [0, 1]) is None
+    assert line([1, 1, 1], [0, 1, 2]) is None
+
+
+def test_where_a_published_mean_stands() -> None:
+    # Our draws 1, 2, 3 have mean 2 and deviation 1. A mean of 3 draws has an error of 1 / sqrt(3), ours too.
+    # Student's p with 2 degrees of freedom is 1 - t / sqrt(2 + t^2), here with t^2 = 6.
+    found = standing(4, [1, 2, 3], of=3)
+    assert found.deviations == pytest.approx(2 / (2 / 3) ** 0.5)
+    assert found.p == pytest.approx(1 - (6 / 8) ** 0.5)
+    assert standing(2, [1, 2, 3]) == (0, 1)
+
+
+def test_a_difference_over_draws_is_a_pair_for_each_draw() -> None:
+    found = paired([[1.0], [2.0], [3.0], [-1.0]])
+    assert found is not None
+    assert (found.mean, found.better, found.worse, found.seeds) == (1.25, 3, 1, 4)
+    assert found.improvement == 0.75, "the probability of improvement"
+
+
+def test_the_difference_of_two_areas_is_as_sure_as_the_rarer_class_lets_it_be() -> None:
+    # one sample of each class: the variance of an area A is A (1 - A) = 0.1875, of the difference twice that
+    low, high = between_areas(0.75, 0.75, 1, 1)
+    assert high == pytest.approx(1.959964 * 0.375**0.5)
+    assert low == -high
+    # Hanley and McNeil (1982): an area of 0.893 of 51 and 58 samples has a standard error of 0.032
+    low, high = between_areas(0.893, 0.893, 51, 58)
+    assert high / 1.96 / 2**0.5 == pytest.approx(0.0325, abs=1e-4)
+    assert between_areas(0.9, 0.5, 29, 2).low < 0 < between_areas(0.9, 0.5, 29, 40).low

@@ -22,7 +22,8 @@ from fedgraft.base.errors import UserError
 from fedgraft.deploy import certificates
 from fedgraft.deploy.application import write_kit
 from fedgraft.deploy.charter import charter
-from fedgraft.deploy.processes import HOST, Deployment, Process, free_port
+from fedgraft.deploy.deployment import Deployment
+from fedgraft.deploy.processes import HOST, Process, free_port
 from fedgraft.deploy.serving import largest_reply
 from fedgraft.runs.run import Run
 from trials.attack import BreachError, attack

@@ -62,19 +62,28 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-        raise UserError(f"{folder} cannot be written any further: {error.strerror}; what it holds is whole") from error
+        sentence = f"{folder} cannot be written any further: {error.strerror}; what it holds is whole"
+        raise UnwritableError(sentence) from error
+
+
+class HeldError(UserError):
+    """A folder that another process is working in."""
+
+
+class UnwritableError(UserError):
+    """A disk that takes nothing more: no fault of the run that met it first."""
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep a folder to one process, which may write into it."""
+def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
+    """Keep a folder to one process, which may write into it; wait so many seconds for whoever has it."""
     # The file is never removed: somebody may have it open already, and would then hold a lock that nobody else sees.
-    lock = FileLock(folder / LOCK, blocking=False)
+    lock = FileLock(folder / LOCK, timeout=patience)
     with writing(folder):
         try:
             lock.acquire()
         except Timeout:
-            raise UserError(f"another process is working in {folder}") from None
+            raise HeldError(f"another process is working in {folder}") from None
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise UserError(f"{folder / LOCK} is not a file of ours; take it away") from None

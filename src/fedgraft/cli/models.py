@@ -33,7 +33,10 @@ Source = Annotated[
 @app.command()
 def export(
     directory: Annotated[
-        Path, typer.Argument(help="Directory of a finished run, also one of a comparison.", callback=nameable)
+        Path,
+        typer.Argument(
+            help="Directory of a finished run, also one of a comparison, or of a site that joined.", callback=nameable
+        ),
     ],
     client: Client = None,
     point: At_ = None,
@@ -41,19 +44,27 @@ def export(
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, checked against onnxruntime.")] = False,
 ) -> None:
     """Take a client's own model out of a run, for use without fedgraft."""
-    from fedgraft.exports.asking import opened
-    from fedgraft.exports.package import write
+    from fedgraft.exports.asking import copied, opened
+    from fedgraft.exports.package import subject, write
 
-    run, number = opened(directory, client)
-    folder = out or free(Path(re.sub(r"[^\w.+=-]+", "-", f"{directory.resolve().name}-{run.spec.called(number)}")))
-    made = write(run, number, cast('Literal["received", "trained"]', point or "trained"), folder, onnx=onnx)
-    typer.echo(f"model of {run.spec.called(number)}: {made} (README.md there says how to use it)")
+    if (directory / "model.json").exists():
+        made, whose = copied(directory, client, point, out or free(Path(f"{directory.resolve().name}-copy")), onnx=onnx)
+    else:
+        run, number = opened(directory, client)
+        whose = run.spec.called(number)
+        folder = out or free(Path(re.sub(r"[^\w.+=-]+", "-", f"{directory.resolve().name}-{whose}")))
+        own = subject(run, number, cast('Literal["received", "trained"]', point or "trained"))
+        made = write(own, folder, onnx=onnx)
+    typer.echo(f"model of {whose}: {made} (README.md there says how to use it)")
 
 
 @app.command()
 def predict(
     source: Source,
-    data: Annotated[Path, typer.Argument(help="A table (.csv, .parquet), or an .npz file with x.", callback=nameable)],
+    data: Annotated[
+        Path,
+        typer.Argument(help="A table, an image, a text, a folder of them, or an .npz file with x.", callback=nameable),
+    ],
     client: Client = None,
     point: At_ = None,
     out: Annotated[
@@ -79,7 +90,10 @@ def predict(
 def evaluate(
     source: Source,
     data: Annotated[
-        Path, typer.Argument(help="A table with the target, or an .npz file with x and y.", callback=nameable)
+        Path,
+        typer.Argument(
+            help="A table with the target, folders of images, texts, or .npz with x and y.", callback=nameable
+        ),
     ],
     client: Client = None,
     point: At_ = None,

@@ -1,4 +1,4 @@
-"""Commands that train: run, compare, recommend, and resume, which goes on with what was interrupted."""
+"""Commands that train: run, compare, recommend; resume goes on with what was interrupted, work helps with many runs."""
 
 import json
 import shlex
@@ -15,13 +15,16 @@ from fedgraft.base.errors import UserError
 from fedgraft.cli.app import app, resumable
 from fedgraft.flags import (
     ConfigFile,
+    Fresh,
     Json,
     MethodCommand,
+    Parallel,
     Point,
     Recipe,
     Report,
     Set,
     Track,
+    Workers,
     default_directory,
     nameable,
     with_settings,
@@ -91,6 +94,16 @@ def compare(
     by_client: Annotated[
         bool, typer.Option("--by-client", help="Also say for each client in a sentence whether joining pays.")
     ] = False,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Values to try of a setting (lr=0.01,0.1) or of a hyper-parameter (fedapa.mu=0.3,0.5); may be given "
+            "several times, and every combination is run.",
+            metavar="NAME=VALUES",
+        ),
+    ] = None,
+    parallel: Parallel = "1",
+    fresh: Fresh = False,
     track: Track = None,
     point: Point = AT[0],
     as_json: Json = False,
@@ -106,24 +119,26 @@ def compare(
     _insist_on_trackers(track)
 
     from fedgraft.data.federation import OWN
-    from fedgraft.runs.compare import Agenda, contestants
-    from fedgraft.runs.compare import compare as start
+    from fedgraft.runs import compare as comparing
+    from fedgraft.runs.sweep import Grid
     from fedgraft.terminal import Display
 
     chosen: list[Any] = named
     if not named and "method" in full.model_fields_set:
         chosen = [METHODS.make(full.method, **full.params)]
-    agenda = Agenda(full, contestants(chosen), tuple(range(full.seed, full.seed + seeds)))
+    over, at_once = Grid.typed(sweep or ()).values, _at_once(parallel, track)
     split_by = OWN if _at_sites(full.dataset) else full.partition.replace(":", "")
-    directory = out or default_directory("compare", _short(Path(full.dataset).stem), _short(split_by))
-    console = characters.console()
+    what = "sweep" if over else "compare"
+    directory = out or default_directory(what, _short(Path(full.dataset).stem), _short(split_by))
     with ExitStack() as stack:
         stack.enter_context(resumable(directory))
-        display = stack.enter_context(Display(console, total_runs=agenda.left(directory)))
-        watchers = [*_trackers(track, stack), display]
-        done = start(chosen, seeds=seeds, config=full, out=directory, watchers=watchers, progress=False)
+        watchers = [*_trackers(track, stack), stack.enter_context(Display(characters.console()))]
+        done = comparing.sweep(
+            chosen, over, seeds=seeds, config=full, out=directory, watchers=watchers, parallel=at_once, fresh=fresh,
+            progress=False,
+        )  # fmt: skip
     written = done.report(directory / "report.html", point) if report else None
-    _show_comparison(done, directory, as_json, point, by_client=by_client)
+    _show_comparisons(done, directory, as_json, point, by_client=by_client)
     if written:
         typer.echo(f"report: {written}", err=as_json)
 
@@ -178,26 +193,72 @@ def recommend(
 @app.command()
 def resume(
     directory: Annotated[
-        Path, typer.Argument(help="Directory of an interrupted run or comparison.", callback=nameable)
+        Path, typer.Argument(help="Directory of an interrupted run, comparison or sweep.", callback=nameable)
     ],
-    workers: Annotated[str | None, typer.Option(help="Worker processes; the result does not depend on them.")] = None,
+    workers: Workers = None,
+    parallel: Parallel = "1",
+    fresh: Fresh = False,
     point: Point = AT[0],
     as_json: Json = False,
 ) -> None:
-    """Go on with an interrupted run or comparison, to the same bits."""
-    from fedgraft.runs import compare, run
+    """Go on with an interrupted run or comparison, to the same bits; runs that failed are tried again."""
+    from fedgraft.runs import agenda, compare, run
     from fedgraft.terminal import Display
 
     changes: dict[str, Any] = {} if workers is None else {"workers": workers}
-    if (directory / compare.AGENDA).exists():
-        left = compare.Agenda.read(directory, changes).left(directory)
-        with resumable(directory), Display(characters.console(), total_runs=left) as display:
-            comparison = compare.resume(directory, watchers=[display], **changes)
-        _show_comparison(comparison, directory, as_json, point)
-        return
     with resumable(directory), Display(characters.console()) as display:
-        done = run.resume(directory, watchers=[display], **changes)
-    _show(done, as_json)
+        if (directory / agenda.FILE).exists():
+            at_once = _at_once(parallel)
+            done = compare.resume(directory, watchers=[display], parallel=at_once, fresh=fresh, **changes)
+        else:
+            alone = run.resume(directory, watchers=[display], **changes)
+    if (directory / agenda.FILE).exists():
+        _show_comparisons(done, directory, as_json, point)
+    else:
+        _show(alone, as_json)
+
+
+@app.command()
+def work(
+    directory: Annotated[Path, typer.Argument(help="Directory of a comparison or sweep.", callback=nameable)],
+    workers: Workers = None,
+    wait: Annotated[bool, typer.Option(help="Stay until the runs that others hold are over, too.")] = True,
+    retry: Annotated[bool, typer.Option("--retry", help="Try runs again that failed.")] = False,
+    fresh: Fresh = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Help with the runs of a comparison or sweep, beside others on this machine or another (docs/clusters.md)."""
+    from fedgraft.runs import agenda, compare
+    from fedgraft.terminal import Display
+
+    if not (directory / agenda.FILE).exists():
+        raise UserError(f"{directory} has no {agenda.FILE}: it is not the directory of a comparison or sweep")
+    changes: dict[str, Any] = {} if workers is None else {"workers": workers}
+    with ExitStack() as stack:
+        stack.enter_context(resumable(directory, shlex.join(["fedgraft", "work", str(directory)]) + " goes on with it"))
+        watchers = [] if quiet else [stack.enter_context(Display(characters.console()))]
+        worker = agenda.Worker(directory, watchers=watchers, changes=changes, fresh=fresh)
+        for watcher in watchers:
+            watcher.expect(len(worker.agenda.left()))
+        if retry:
+            worker.agenda.forgive()
+        worker.work(wait=wait)
+    there = worker.agenda
+    counted = there.states()
+    if counted["done"] == len(there.entries) and there.kind == compare.KIND:
+        compare.conclude(there)
+    if not quiet:
+        typer.echo(", ".join(f"{count} {state}" for state, count in counted.items()) + f": {directory}")
+        there.insist_on_success()
+
+
+def _at_once(text: str, track: Sequence[str] | None = None) -> Any:
+    """Read how many runs are done at once."""
+    if text != "auto" and not (text.isdecimal() and int(text) > 0):
+        raise UserError(f"--parallel is a number of runs at once, or auto, not {text!r}")
+    if text != "1" and track:
+        raise UserError("--track is for runs in this process: leave --parallel out, or read the directories afterwards")
+    return text if text == "auto" else int(text)
 
 
 def _insist_on_trackers(texts: Sequence[str] | None) -> None:
@@ -231,25 +292,27 @@ def _show(done: Any, as_json: bool) -> None:
         typer.echo(f"run directory: {done.directory}")
 
 
-def _show_comparison(done: Any, directory: Path, as_json: bool, point: At, *, by_client: bool = False) -> None:
-    """Print what a comparison gave; one that has a run in which no reply was taken is no success."""
-    from fedgraft.report.comparison import view
+def _show_comparisons(done: Any, directory: Path, as_json: bool, point: At, *, by_client: bool = False) -> None:
+    """Print what a comparison or a sweep gave; one that has a run in which no reply was taken is no success."""
+    from fedgraft.report.sweep import view
     from fedgraft.runs.run import insist_on_replies
 
+    found = done.comparisons
     if as_json:
-        typer.echo(json.dumps(done.to_json(point)))
+        typer.echo(json.dumps(done.to_json(point) if len(found) > 1 else found[next(iter(found))].to_json(point)))
     else:
         characters.console(stderr=False).print(view(done, point))
-        if by_client:
+        for each in found.values() if by_client else ():
             from fedgraft.report import sentences
 
             characters.console(stderr=False).print(
-                "\n".join(sentences.by_client(done, point)), highlight=False, markup=False
+                "\n".join(sentences.by_client(each, point)), highlight=False, markup=False
             )
-        typer.echo(f"comparison directory: {directory}")
-    for each in done.runs.values():
-        for run in each:
-            insist_on_replies(run)
+        typer.echo(f"{'sweep' if len(found) > 1 else 'comparison'} directory: {directory}")
+    for comparison in found.values():
+        for each in comparison.runs.values():
+            for run in each:
+                insist_on_replies(run)
 
 
 def _trackers(kinds: Sequence[str] | None, stack: ExitStack) -> list[Any]:

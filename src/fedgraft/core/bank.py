@@ -1,7 +1,12 @@
 """The bank: one row of floats for each client, so that mixing models is one matrix product."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+BLOCK = 1024
+"""Columns of the bank that are worked on at a time."""
 
 
 def mix(rows: Tensor, bank: Tensor) -> Tensor:
@@ -14,10 +19,25 @@ def inner(vectors: Tensor, bank: Tensor) -> Tensor:
     return vectors @ bank.T
 
 
+def replaced(bank: Tensor, rows: Sequence[int], values: Tensor) -> Tensor:
+    """Return the bank with new ``values`` in some rows; it is these values, if all rows are replaced in order."""
+    if len(rows) == len(bank) and list(rows) == list(range(len(bank))):
+        return values
+    return bank.index_copy(0, torch.tensor(rows), values)
+
+
 def mean(bank: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean of the rows, in float64 so that it hardly rounds."""
+    """Return the weighted mean of the rows, in float64 so that it hardly rounds.
+
+    Block by block of columns: a copy of the whole bank in float64 would be twice as large as the bank.
+    """
     shares = weights.to(torch.float64)
-    return ((shares / shares.sum()) @ bank.to(torch.float64)).to(bank.dtype)
+    shares = shares / shares.sum()
+    result = bank.new_empty(bank.shape[1:])
+    for start in range(0, bank.shape[1], BLOCK):
+        block = slice(start, start + BLOCK)
+        result[block] = shares @ bank[:, block].to(torch.float64)
+    return result
 
 
 def squared_distances(bank: Tensor) -> Tensor:

@@ -40,24 +40,45 @@ class Client(Holder):
         round: int,
         purpose: str = "train",
     ) -> None:
+        """Work on a ``state`` that stays as it is: what is looked at is copied first."""
         self.id, self.data, self.spec, self.round = id, data, spec, round
         self.architecture, self.settings = spec.architecture(id), spec.settings
         self.rounds, self.clients, self.task = spec.rounds, spec.clients, spec.task
         self.share = spec.share  # of the clients in a round, as the run has it
         self.loss: float = float("nan")
         self.steps = 0
-        self._state, self._workbench, self._purpose = state, workbench, purpose
+        self._state, self._workbench, self._purpose = dict(state), workbench, purpose
+        self._lent = set(state)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._lent:
+            self._lent.remove(name)
+            self._state[name] = self._state[name].to(self.device, copy=True)
+        return self._state[name]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        super().__setitem__(name, value)
+        self._lent.discard(name)
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        self._lent.discard(name)
 
     def fork(self) -> "Client":
         """Return a copy whose state can be changed without a trace."""
         twin = copy.copy(self)
-        twin._state = {name: tensor.clone() for name, tensor in self._state.items()}
+        twin._state, twin._lent, self._lent = dict(self._state), set(self._state), set(self._state)
         return twin
+
+    @property
+    def left(self) -> tuple[State, frozenset[str]]:
+        """The state as it is now, and the names of what nobody looked at, so that it is what it was."""
+        return dict(self._state), frozenset(self._lent)
 
     @property
     def own(self) -> Tensor:
         """The weights as the last local training left them (at first: the initial ones)."""
-        return self._state["own"]
+        return self["own"]
 
     # facts
     @property
@@ -102,6 +123,11 @@ class Client(Holder):
         """Return ``vector`` with the received ``values`` in the place of ``part``."""
         return self.layout.put(vector, values, part, self.settings.buffers)
 
+    def receive(self, values: Tensor, part: Shared) -> Tensor:
+        """Return the client's own weights with the received ``values`` in the place of ``part``."""
+        own = self._state["own"].to(self.device)  # only read: there is no need to copy it first
+        return self.put(own, values, part)
+
     # random numbers
     def stream(self, purpose: str) -> np.random.Generator:
         """Random numbers of this client, round and purpose."""
@@ -116,8 +142,9 @@ class Client(Holder):
         model = self._workbench.model(self.architecture, role)
         if weights is not None:
             model.load(weights)
-            if len(frozen := self.own[self.layout.frozen]):  # a mixture of models may round them away from themselves
-                model.vector[self.layout.frozen] = frozen
+            frozen = self.layout.frozen
+            if frozen.start < frozen.stop:  # a mixture of models may round them away from themselves
+                model.vector[frozen] = self.own[frozen]
             model.integers = self.get("integers", self.architecture.integers)
         return model
 
@@ -178,11 +205,14 @@ class Client(Holder):
         state: dict[str, Tensor] = {}
         for slot in made.slots:
             left = self.get(f"{slot}/{name}") if kept else None
-            state[slot] = self.own.new_zeros(length or self.layout.trained) if left is None else left.clone()
+            state[slot] = self._zeros(length or self.layout.trained) if left is None else left.clone()
         rate = (settings.lr if lr is None else lr) * settings.factor(self.round, self.rounds)
         yield Stepper(made, settings, rate, state)
         if kept:
             self.update({f"{slot}/{name}": vector for slot, vector in state.items()})
+
+    def _zeros(self, length: int) -> Tensor:
+        return torch.zeros(length, dtype=self.layout.dtype, device=self.device)
 
     def trained(self, model: Model, start: Tensor) -> Tensor:
         """Copy the weights of a live model that was trained from ``start``, its buffers by the run's policy."""

@@ -32,7 +32,8 @@ class Engine(Protocol):
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
         """Deliver a wave of messages and collect the replies, one at most from each client.
 
-        A client that failed, or of which two replies came, is absent in this round.
+        A client that failed, or of which two replies came, is absent in this round. A reply shares no memory with what
+        a client keeps: the server may do with it what it likes.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedgraft.base.errors import ContractError
@@ -38,7 +39,7 @@ def contact(method: Method, client: Client) -> None:
     """Let the method prepare a client that it meets for the first time."""
     if "joined" not in client:
         method.join(client)
-        client["joined"] = client.own.new_ones(())
+        client["joined"] = torch.ones((), dtype=client.layout.dtype, device=client.device)
 
 
 def train(method: Method, client: Client, message: Message) -> Message:
@@ -46,9 +47,23 @@ def train(method: Method, client: Client, message: Message) -> Message:
     contact(method, client)
     received = method.assemble(client, message)
     trained = method.fit(client, received.clone())
-    for name, weights in (("assemble", received), ("fit", trained)):
-        _insist_on_weights(method, client, name, weights)
+    _insist(method, client, assemble=received, fit=trained)
     reply = method.reply(client, received, trained)
+    client["own"] = trained
+    return reply
+
+
+def join(method: Method, client: Client, message: Message) -> Message:
+    """Do a round of a newcomer; its reply is empty, unless the server is to learn from it."""
+    if "joined" not in client:  # where others began with the initial weights, it begins with what the server gives
+        twin = client.fork()
+        contact(method, twin)
+        client["own"] = method.assemble(twin, message)
+    contact(method, client)
+    received = method.assemble(client, message)
+    trained = method.fit_newcomer(client, received.clone())
+    _insist(method, client, assemble=received, fit_newcomer=trained)
+    reply = method.reply(client, received, trained) if method.newcomers == "rounds" else Message()
     client["own"] = trained
     return reply
 
@@ -71,9 +86,10 @@ def evaluate(method: Method, client: Client, message: Message, everyone: Samples
     return Scores(**scores)
 
 
-def _insist_on_weights(method: Method, client: Client, hook: str, weights: Tensor) -> None:
-    if weights.shape != (client.layout.size,):
-        raise ContractError(
-            f"{method.name}.{hook} gave a tensor of shape {list(weights.shape)}; "
-            f"the network has {client.layout.size} weights"
-        )
+def _insist(method: Method, client: Client, **given: Tensor) -> None:
+    for hook, weights in given.items():
+        if weights.shape != (client.layout.size,):
+            raise ContractError(
+                f"{method.name}.{hook} gave a tensor of shape {list(weights.shape)}; "
+                f"the network has {client.layout.size} weights"
+            )

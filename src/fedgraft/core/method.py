@@ -6,9 +6,10 @@ a frozen dataclass of hyper-parameters and holds no state: the server's state is
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from fedgraft.core.client import Client, ClientId, Predictor
 from fedgraft.core.hyper import check
 from fedgraft.core.hyper import hyper as hyper
 from fedgraft.core.message import Field, Message
-from fedgraft.core.model import Model, Shared
+from fedgraft.core.model import Model, Part, Shared
 from fedgraft.core.spec import Spec as Spec
 from fedgraft.core.state import Holder
 from fedgraft.core.training import Phase
@@ -34,13 +35,35 @@ class Server(Holder):
         self.spec, self.round = spec, 0
         self.tested: dict[tuple[str, ClientId], int] = {}
         self._state = dict(state)
+        self._made: tuple[Any, Tensor] | None = None
 
     def restore(self, state: Mapping[str, Tensor], round: int) -> None:
         """Become what the server was after ``round`` rounds."""
-        self._state, self.round = dict(state), round
+        self._state, self.round, self._made = dict(state), round, None
+
+    def once(self, name: str, clients: Sequence[ClientId], make: Callable[[], Tensor]) -> Tensor:
+        """Return what ``make`` gives for some clients, or gave last time, if the state is what it was.
+
+        For something dear that is needed twice: mixtures that are sent, and asked for again when replies come. It is no
+        state, and nobody may change it.
+        """
+        now = {name: (id(tensor), tensor._version) for name, tensor in self.items()}
+        key = (name, tuple(clients), now)
+        if self._made is None or self._made[0] != key:
+            self._made = None  # let go of it before the next one is made
+            self._made = (key, make())
+        return self._made[1]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        super().__setitem__(name, value)
+        self._made = None
 
 
 Inbox = Mapping[ClientId, Message]
+Sums = Literal["samples", "uniform", ""]
+Newcomers = Literal["adapt", "train", "rounds"]
+PRIVATE: Mapping[Shared, Part] = {"extractor": "head", "head": "extractor"}
+"""What a client keeps for itself of a network of which something travels; it trains all, if all travels or nothing."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +82,12 @@ class Method:
     independent_start: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = False
     """Whether it works with classes (prototypes, label counts), so that no other task than classification will do."""
+    newcomers: ClassVar[Newcomers] = "adapt"
+    """How a client that was not there in training is served when that is over, and nobody else moves any more: it fits
+    what is private to what it receives (``adapt``), or trains as in any round (``train``), and sends nothing; or its
+    replies are merged too (``rounds``), so that the server learns what concerns it alone."""
+    refuses_newcomers: ClassVar[str] = ""
+    """Why no such client can be served, if so, in half a sentence."""
     shows: ClassVar[Mapping[str, str]] = {}
     """What each name in ``observe`` and ``observe_client`` means, for whoever looks at the picture."""
 
@@ -98,6 +127,10 @@ class Method:
         layout = server.spec.layout(client)
         return {"weights": Field((layout.width(self.shared(), server.spec.settings.buffers),), layout.dtype)}
 
+    def sums(self) -> Sums:
+        """How the server weighs replies, if their mean is all that it needs: secure aggregation gives it no more."""
+        return ""
+
     def merge(self, server: Server, inbox: Inbox) -> None:
         """Digest the accepted replies of a wave, keyed by client."""
 
@@ -107,7 +140,7 @@ class Method:
 
     def assemble(self, client: Client, message: Message) -> Tensor:
         """Return the weights that the client holds after the download: received where shared, its own elsewhere."""
-        return client.put(client.own, message["weights"], self.shared())
+        return client.receive(message["weights"], self.shared())
 
     def loss(self, client: Client, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """Return what local training minimises on a batch."""
@@ -128,6 +161,23 @@ class Method:
     def personal(self, client: Client, message: Message, trained: Tensor | None = None) -> Predictor:
         """Return the client's own model: from the newest ``message``, or as its last training left it (``trained``)."""
         return client.predictor(self.assemble(client, message) if trained is None else trained)
+
+    # ---- a newcomer: a client that was not there in training
+    def admit(self, server: Server, client: ClientId) -> None:
+        """Make room for a newcomer, the last client, in a copy of the server that nobody else is served from."""
+
+    def fit_newcomer(self, client: Client, received: Tensor) -> Tensor:
+        """Train a newcomer in one of its rounds; what is not trained is what the federation gave."""
+        if self.newcomers != "adapt":
+            return self.fit(client, received)
+        part, start = PRIVATE.get(self.shared(), "all"), client.own  # which began as what it received first
+        if part != "all":
+            start = client.put(start, client.take(received, self.shared()), self.shared())
+        return client.train(start, partial(self.loss, client), (Phase(part),))
+
+    def merge_newcomer(self, server: Server, inbox: Inbox) -> None:
+        """Digest a newcomer's reply in its own copy of the server; what came from others stays as it is."""
+        self.merge(server, inbox)
 
     # ---- for people
     def observe(self, server: Server) -> Mapping[str, Tensor]:

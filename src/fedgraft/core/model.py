@@ -83,13 +83,17 @@ class Layout:
 
     def span(self, part: Part) -> slice:
         """The parameters of ``part``: always one slice."""
+        return self._spans[part]
+
+    @cached_property
+    def _spans(self) -> dict[Part, slice]:
         extractor = sum(s.stop - s.start for s in self.slots if s.trained and s.part == "extractor")
         return {
             "all": slice(0, self.trained),
             "extractor": slice(0, extractor),
             "head": slice(extractor, self.trained),
             "nothing": slice(0, 0),
-        }[part]
+        }
 
     def buffers(self, part: Part) -> slice:
         """The buffers of ``part``: always one slice."""
@@ -105,16 +109,17 @@ class Layout:
 
     def width(self, part: Shared, buffers: Buffers) -> int:
         """How many floats travel when ``part`` is shared."""
-        return sum(span.stop - span.start for span in self._travelling(part, buffers))
+        return self._journey(part, buffers)[1]
 
     def take(self, vector: Tensor, part: Shared, buffers: Buffers) -> Tensor:
         """Copy what travels when ``part`` is shared out of ``vector`` (its last dimension)."""
-        return torch.cat([vector[..., span] for span in self._travelling(part, buffers)], dim=-1)
+        return torch.cat([vector[..., span] for span in self._journey(part, buffers)[0]], dim=-1)
 
     def put(self, vector: Tensor, values: Tensor, part: Shared, buffers: Buffers) -> Tensor:
         """Return a copy of ``vector`` in which ``part`` has the received ``values``."""
-        result, start = vector.clone(), 0
-        for span in self._travelling(part, buffers):
+        (spans, width), start = self._journey(part, buffers), 0
+        result = torch.empty_like(vector) if width == self.size else vector.clone()
+        for span in spans:
             width = span.stop - span.start
             result[span] = values[start : start + width]
             start += width
@@ -123,6 +128,19 @@ class Layout:
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Return views of all tensors in ``vector`` by name."""
         return {slot.name: slot.view(vector) for slot in self.slots}
+
+    @cached_property
+    def _journeys(self) -> dict[tuple[Shared, Buffers], tuple[tuple[slice, ...], int]]:
+        return {}
+
+    def _journey(self, part: Shared, buffers: Buffers) -> tuple[tuple[slice, ...], int]:
+        """What travels when ``part`` is shared, and how many floats that are; worked out once."""
+        key = (part, buffers)
+        if key not in self._journeys:
+            spans = tuple(span for span in self._travelling(part, buffers) if span.start < span.stop)
+            spans = spans or (slice(0, 0),)
+            self._journeys[key] = spans, sum(span.stop - span.start for span in spans)
+        return self._journeys[key]
 
     def _travelling(self, part: Shared, buffers: Buffers) -> tuple[slice, ...]:
         if part == "all but BatchNorm":

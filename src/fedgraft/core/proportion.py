@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedgraft.core.message import Message
+from fedgraft.core.message import Message, squared
 from fedgraft.core.model import Part
 from fedgraft.core.spec import ClientId, Spec
 
@@ -25,6 +25,10 @@ SLACK = 0.3
 """Share of the norm of what was sent by which a reply may always differ from it, whatever the others do."""
 CROWD = 3
 ROOM_FOR_STATISTICS = 100.0
+Norms = dict[tuple[int, int | None, int | None], float]
+"""Norms of parts of tensors: many clients are sent the same one."""
+_QUICK = 1e-20
+"""Sums of squares above this and below its inverse are as good in float32 as a factor of ten needs them."""
 
 
 def excesses(
@@ -49,11 +53,12 @@ def _excess(
 ) -> dict[ClientId, float]:
     """Measure one part of an entry of all replies."""
     was = {client: sent[client].get(name) for client in parts}
+    norms: Norms = {}
     sizes = {client: _size(entry, was[client], part) for client, (entry, part) in parts.items()}
     usual = _low_median(list(sizes.values())) if len(sizes) >= CROWD else None
     found = {}
     for client, (entry, part) in parts.items():
-        scale = _scale(spec, client, sent[client], was[client], entry, part)
+        scale = _scale(spec, client, sent[client], was[client], entry, part, norms)
         bound = scale if usual is None else max(usual, SLACK * scale)
         found[client] = sizes[client] / bound if bound else (math.inf if sizes[client] else 0.0)
     return found
@@ -87,16 +92,26 @@ def _size(entry: Tensor, was: Tensor | None, part: slice) -> float:
     return _norm(entry[..., part].to(exact) - was[..., part].to(exact))
 
 
-def _scale(spec: Spec, client: ClientId, sent: Message, was: Tensor | None, entry: Tensor, part: slice) -> float:
+def _scale(
+    spec: Spec, client: ClientId, sent: Message, was: Tensor | None, entry: Tensor, part: slice, known: Norms
+) -> float:
     """The norm of what was sent under this name, or else of the largest thing sent and of the first weights."""
-    if was is not None and was.shape == entry.shape and (norm := _norm(was[..., part])) > 0:
-        return math.hypot(norm, _at_home(spec, client, entry))
+    if was is not None and was.shape == entry.shape:
+        key = (id(was), part.start, part.stop)
+        if key not in known:
+            known[key] = _norm(was[..., part])
+        if known[key] > 0:
+            return math.hypot(known[key], _at_home(spec, client, entry))
     return max([spec.first_norms[spec.assignment[client]], *(_norm(each) for each in sent.values() if _counts(each))])
 
 
 def _norm(tensor: Tensor) -> float:
     """The norm of a vector, or of the largest row: who has more classes sends more prototypes, not larger ones."""
-    return float(torch.linalg.vector_norm(tensor, dim=-1, dtype=torch.float64).max()) if tensor.numel() else 0.0
+    if not tensor.numel():
+        return 0.0
+    if tensor.dim() == 1 and tensor.dtype == torch.float32 and _QUICK < (square := squared(tensor)) < 1 / _QUICK:
+        return math.sqrt(square)
+    return float(torch.linalg.vector_norm(tensor, dim=-1, dtype=torch.float64).max())
 
 
 def _low_median(values: list[float]) -> float:

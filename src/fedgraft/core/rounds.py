@@ -15,7 +15,7 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import KINDS, POINTS, Point, Score, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
-from fedgraft.core.message import Message, objection
+from fedgraft.core.message import Message, copies, objection
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.stages import StageError
 
@@ -147,7 +147,7 @@ def _summary(spec: Spec, scores: Mapping[ClientId, Score]) -> Summary:
 def deliver(method: Method, server: Server, clients: Sequence[ClientId]) -> dict[ClientId, Message]:
     """Make the clients' messages, copied at the crossing and as they travel; ``send`` may not change the server."""
     before = {name: (id(tensor), tensor._version) for name, tensor in server.items()}
-    messages = {client: message.copy() for client, message in method.dispatch(server, clients).items()}
+    messages = copies(method.dispatch(server, clients))
     if before != {name: (id(tensor), tensor._version) for name, tensor in server.items()}:
         raise ContractError(f"{method.name}.send changed the server's state")
     stages = server.spec.pipeline
@@ -174,9 +174,9 @@ def _serve(
     started = time.perf_counter()
     stages = server.spec.pipeline
     seen = {client: stages.decode("down", message, {}) for client, message in messages.items()}
-    accepted = _accepted(method, server, seen, outcomes, this)
-    inbox = {client: outcome.reply.copy() for client, outcome in accepted.items()}
-    losses += [(o.loss, server.spec.samples[client]) for client, o in accepted.items() if math.isfinite(o.loss)]
+    taken = accepted(method, server, seen, outcomes, this)
+    inbox = {client: outcome.reply for client, outcome in taken.items()}
+    losses += [(o.loss, server.spec.samples[client]) for client, o in taken.items() if math.isfinite(o.loss)]
     this.accepted += len(inbox)
     this.heard |= inbox.keys()
     engine.commit(inbox.keys())
@@ -185,7 +185,7 @@ def _serve(
     this.server_seconds += time.perf_counter() - started
 
 
-def _accepted(
+def accepted(
     method: Method,
     server: Server,
     messages: Mapping[ClientId, Message],
@@ -195,12 +195,13 @@ def _accepted(
     """Count what came in, and sort out what the server does not take: each by itself, then beside the others."""
     sound: dict[ClientId, Outcome] = {}
     complaints: dict[ClientId, str | None] = {}
+    gathered = _gathered(method, server, {c: o for c, o in outcomes.items() if c in messages})
     for client in (*sorted(messages), *sorted(outcomes.keys() - messages.keys())):
         outcome = outcomes.get(client, Failure("the client gave no answer"))
         if isinstance(outcome, Outcome):
             this.bytes_up += outcome.reply.nbytes
             this.messages_up += 1
-            outcome = _decoded(server, outcome, messages.get(client))
+            outcome = _decoded(server, gathered.get(client, outcome), messages.get(client))
         complaint = _objection(method, server, client, outcome, asked=client in messages)
         if isinstance(outcome, Outcome) and complaint is None:
             sound[client] = outcome
@@ -213,8 +214,21 @@ def _accepted(
     return {client: outcome for client, outcome in sound.items() if client not in complaints}
 
 
-def _decoded(server: Server, outcome: Outcome, seen: Message | None) -> Outcome | Failure:
+def _gathered(
+    method: Method, server: Server, outcomes: Mapping[ClientId, Outcome | Failure]
+) -> dict[ClientId, Outcome | Failure]:
+    """Let the stages make of the replies of a wave what the server gets of them."""
+    spec, sent = server.spec, {client: o for client, o in outcomes.items() if isinstance(o, Outcome)}
+    weights = {client: spec.samples[client] if method.sums() == "samples" else 1 for client in sent}
+    replies = spec.pipeline.gather({client: o.reply for client, o in sent.items()}, weights)
+    apart = Failure("the reply cannot be added to the others: it is not finite, too large, or of another shape")
+    return {client: replace(o, reply=replies[client]) if client in replies else apart for client, o in sent.items()}
+
+
+def _decoded(server: Server, outcome: Outcome | Failure, seen: Message | None) -> Outcome | Failure:
     """Make of what arrived the reply that was meant; ``seen`` is the message that the client answered."""
+    if isinstance(outcome, Failure):
+        return outcome
     try:
         return replace(outcome, reply=server.spec.pipeline.decode("up", outcome.reply, seen or {}))
     except StageError as error:

@@ -15,7 +15,7 @@ OPTIMIZERS: Registry[Any] = Registry(
     "optimizer", "fedgraft.core.optimizer", group="fedgraft.optimizers", base="fedgraft.core.optimizer:Optimizer"
 )
 STAGES: Registry[Any] = Registry(
-    "stage", "fedgraft.core.bound", "fedgraft.core.averaging", "fedgraft.core.compression",
+    "stage", "fedgraft.core.bound", "fedgraft.core.averaging", "fedgraft.core.compression", "fedgraft.core.secure",
     group="fedgraft.stages", base="fedgraft.core.stages:Stage",
 )  # fmt: skip
 TASKS: Registry[Any] = Registry("task", "fedgraft.core.task", group="fedgraft.tasks", base="fedgraft.core.task:Task")
@@ -63,7 +63,8 @@ class Training(Settings):
     stages: tuple[str, ...] = Field(
         (BOUND,),
         description="what is done to messages on their way, in this order: float16, int8, topk:SHARE; where replies "
-        "arrive: bound:norm=1e9,factor=10 (always there), against hostile clients median, trimmed:SHARE, clip:NORM",
+        "arrive: bound:norm=1e9,factor=10 (always there), against hostile clients median, trimmed:SHARE, clip:NORM; "
+        "secure: the server gets the sum of the replies alone",
     )
 
     @field_validator("schedule")

@@ -43,6 +43,11 @@ class Stage:
         """Whether messages are coded that go ``up`` from client to server, or ``down`` from server to client."""
         return way == "up"
 
+    @property
+    def changes(self) -> bool:
+        """Whether replies are changed, or their mean is: not by a stage that only judges."""
+        return type(self).encode is not Stage.encode or isinstance(self, Averaging)
+
     def objection(self, sent: Message, expected: Mapping[str, Field]) -> str | None:
         """Say why there is nothing for this stage to do with such messages and replies, or nothing."""
         return None
@@ -54,6 +59,13 @@ class Stage:
     def decode(self, message: Message, known: Mapping[str, Tensor]) -> Message:
         """Return what was meant, as exactly as can be, or raise ``StageError``."""
         return message
+
+    def gather(self, replies: "Mapping[ClientId, Message]", weights: Mapping[int, int]) -> "Mapping[ClientId, Message]":
+        """Return what the server gets of the replies of a wave, before they are decoded; who is left out is refused.
+
+        ``weights`` are those by which the method averages them.
+        """
+        return replies
 
     def judge(
         self, spec: "Spec", sent: "Mapping[ClientId, Message]", replies: "Mapping[ClientId, Message]"
@@ -116,6 +128,15 @@ class Pipeline:
             message = stage.decode(message, known)
         return message
 
+    def gather(self, replies: "Mapping[ClientId, Message]", weights: Mapping[int, int]) -> "Mapping[ClientId, Message]":
+        """Make of the replies of a wave what the server gets of them."""
+        return replies if self.gathering is None else self.gathering.gather(replies, weights)
+
+    @property
+    def gathering(self) -> Stage | None:
+        """The stage that puts replies together before the server gets them, if there is one."""
+        return next((stage for stage in self.stages if type(stage).gather is not Stage.gather), None)
+
     def size(self, expected: Mapping[str, Field]) -> int:
         """How many bytes a valid reply has at most on its way to the server."""
         reply = Message(**{name: torch.zeros(field.shape, dtype=field.dtype) for name, field in expected.items()})
@@ -151,4 +172,8 @@ def pipeline(texts: tuple[str, ...]) -> Pipeline:
         stages.append(stage)
     if len(rivals := [stage.name for stage in stages if isinstance(stage, Averaging)]) > 1:
         raise UserError(f"the stages {' and '.join(rivals)} both take the place of the mean: name one of them")
-    return Pipeline(tuple(stages))
+    made = Pipeline(tuple(stages))
+    others = [stage.name for stage in stages if stage.changes and stage is not made.gathering]
+    if made.gathering and others:
+        raise UserError(f"the stage {made.gathering.name} cannot add up what {others[0]} made of replies: name one")
+    return made

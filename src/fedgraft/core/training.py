@@ -1,7 +1,7 @@
 """Local training on mini-batches, on flat vectors."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,19 +25,19 @@ class Phase:
     lr: float | None = None
 
 
-def batches(count: int, size: int, rng: np.random.Generator, *, drop_last: bool, pairs: bool) -> Iterator[Tensor]:
+def batches(count: int, size: int, rng: np.random.Generator, *, drop_last: bool, pairs: bool) -> list[Tensor]:
     """One epoch of shuffled indices.
 
     The ragged last batch is kept unless ``drop_last`` says otherwise, and even then when it is the only one. With
     ``pairs``, a last batch of a single sample joins its neighbour: BatchNorm cannot train on one sample.
     """
-    order = torch.from_numpy(rng.permutation(count))
-    edges = list(range(0, count, size))
-    if len(edges) > 1 and ((drop_last and count % size) or (pairs and count % size == 1)):
-        edges.pop()
-    full = count - count % size if drop_last and count > size else count
-    for start, stop in zip(edges, [*edges[1:], full], strict=True):
-        yield order[start:stop]
+    order, rest = torch.from_numpy(rng.permutation(count)), count % size
+    found = list(torch.split(order, size))
+    if len(found) > 1 and drop_last and rest:
+        found.pop()
+    elif len(found) > 1 and pairs and rest == 1:
+        found[-2:] = [order[count - size - 1 :]]
+    return found
 
 
 Epochs = list[list[Tensor]]
@@ -53,7 +53,7 @@ def draws(count: int, settings: Training, epochs: float | None, rng: np.random.G
     left = math.inf if steps else settings.epochs if epochs is None else epochs
     drawn: Epochs = []
     while left > 0 and steps != 0:
-        epoch = list(batches(count, settings.batch_size, rng, drop_last=settings.drop_last, pairs=pairs))
+        epoch = batches(count, settings.batch_size, rng, drop_last=settings.drop_last, pairs=pairs)
         if steps is not None:
             epoch = epoch[:steps]
             steps -= len(epoch)

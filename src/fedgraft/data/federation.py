@@ -1,7 +1,7 @@
 """A federation: the data of all clients, each with its own training, validation and test samples."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -56,6 +56,8 @@ class Federation:
     reading: Reading = field(default_factory=Reading)
     fitted: Fitted | None = None
     """How rows, folders or characters became samples, of data that are read from sites' files."""
+    unseen: tuple[tuple[str, ClientData], ...] = ()
+    """Clients by name that were taken out of it: they are not there in training, and join when that is over."""
     notes: tuple[str, ...] = ()
     """Sentences about the data that whoever runs on them should read."""
 
@@ -96,8 +98,18 @@ class Federation:
 
     @cached_property
     def fingerprints(self) -> tuple[Fingerprint, ...]:
-        """What tells the data of each client from any other."""
-        return tuple(fingerprint(client) for client in self.clients)
+        """What tells the data of each client from any other; those that were taken out come last."""
+        return tuple(fingerprint(client) for client in (*self.clients, *(data for _, data in self.unseen)))
+
+    def without(self, chosen: Collection[int]) -> "Federation":
+        """Take some clients out; those who are left keep their names."""
+        left = [number for number in range(len(self)) if number not in chosen]
+        return replace(
+            self,
+            clients=tuple(self.clients[number] for number in left),
+            names=tuple(self.names[number] for number in left),
+            unseen=(*self.unseen, *((self.names[number], self.clients[number]) for number in sorted(chosen))),
+        )
 
     def everyone(self) -> Samples:
         """The test samples of all clients together: what no single client's model was made for."""

@@ -12,7 +12,6 @@ from jinja2 import Environment, StrictUndefined
 from fedgraft.base.errors import UserError
 from fedgraft.deploy.charter import Charter
 from fedgraft.deploy.elsewhere import ELSEWHERE
-from fedgraft.deploy.processes import CONNECTION
 from fedgraft.engines.flower.limits import AHEAD, BEHIND, PIECE
 from fedgraft.runs import directory
 
@@ -20,6 +19,8 @@ ROOM = 2**20
 """Bytes that a request to the gate may have besides a piece of an array."""
 CONNECTIONS = 4
 """Connections to the gate for each site: a node asks for work, sends a sign of life, and moves two pieces at a time."""
+LOOPBACK = ("127.0.0.1", "localhost")
+"""A server with this name has all its sites on its own machine, and needs no gate."""
 _APP = ("pyproject.toml", "server_app.py", "client_app.py", "charter.toml")
 
 
@@ -29,16 +30,18 @@ def write_app(folder: Path, charter: Charter) -> None:
 
 
 def write_kit(folder: Path, charter: Charter, address: str, reply: int) -> None:
-    """Write the app, a description for each site, the gate, and how to use them.
+    """Write the app, a description of the server and of each site, the gate, and how to use them.
 
     ``address`` is the server's, ``reply`` the bytes of a site's largest reply.
     """
     host, port = host_and_port(address)
-    facts = _facts(charter) | {"connection": CONNECTION, "host": host, "port": port, "inner": port + 1}
-    facts |= {"address": f"{host}:{port}", "ahead": AHEAD, "behind": BEHIND}
+    here = host in LOOPBACK
+    facts = _facts(charter) | {"host": host, "port": port, "address": f"{host}:{port}", "gate": not here}
+    facts |= {"behind_gate": port + 1, "inner": port if here else port + 1, "outer": f"{host}:{port}" if here else port}
+    facts |= {"ahead": AHEAD, "behind": BEHIND}
     facts |= {"reply": reply, "piece": PIECE, "room": ROOM, "body": min(reply, PIECE) + ROOM}
     facts["connections"] = CONNECTIONS * (len(charter.sites) + 1)
-    texts = {name: _render(name, facts) for name in (*_APP, "README.md", "gate.conf")}
+    texts = {name: _render(name, facts) for name in (*_APP, "README.md", "server.toml", "gate.conf")}
     texts[".gitignore"] = _render("gitignore", facts)
     texts |= {f"sites/{site}.toml": _render("site.toml", facts | {"site": site}) for site in charter.sites}
     _write(folder, texts | _code(charter))

@@ -1,18 +1,20 @@
 """A site looks at itself before it takes part: its data, its way to the server, its clock, its key."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from fedgraft.base.errors import UserError
+from fedgraft.data.digest import Fingerprint, difference
 from fedgraft.data.sources import read_own
 from fedgraft.data.sources.source import Reading
 from fedgraft.deploy.application import host_and_port
 from fedgraft.deploy.charter import read
-from fedgraft.deploy.serving import FILE, branch
+from fedgraft.deploy.serving import FILE, branch, leaving
 from fedgraft.engines.flower.limits import AHEAD, BEHIND
-from fedgraft.engines.flower.reach import clock, insist_on_key
-from fedgraft.engines.flower.site import describe
+from fedgraft.engines.flower.reach import NotYetError, clock, insist_on_key
+from fedgraft.engines.flower.site import Description, describe, earlier_data
 
 Say = Callable[[str], None]
 DOUBT = 1.0
@@ -24,46 +26,79 @@ class Check:
     """What a site has beside its description, unless it is told where else."""
 
     site: Path
-    server: str
-    authority: Path
-    key: Path
-    federation: Path | None
+    server: str | None = None
+    authority: Path | None = None
+    key: Path | None = None
+    federation: Path | None = None
 
     def run(self, say: Say) -> None:
         """Say what is in order, and raise what is not, all of it."""
-        problems = []
-        for part in (self._code, self._data, self._clock, self._key):
-            try:
-                if sentence := part():
-                    say(sentence)
-            except UserError as error:
-                problems.append(str(error))
-        if problems:
-            raise UserError("; ".join(problems))
+        _report((self.code, self.data, self.clock, self.registered), say)
 
-    def _code(self) -> str:
+    def at_home(self, say: Say) -> None:
+        """Say what is in order of what is here already."""
+        _report((self.code, self.data), say)
+
+    def on_the_way(self, say: Say) -> None:
+        """Say whether the server would let this site in."""
+        _report((self.clock, self.registered), say)
+
+    @cached_property
+    def described(self) -> Description:
+        return describe(self.site)
+
+    @property
+    def trust(self) -> tuple[Path, Path]:
+        """The authority's certificate and the site's key."""
+        near = self.site.absolute().parent
+        return self.authority or near / "ca.crt", self.key or near / "node.key"
+
+    @property
+    def address(self) -> str:
+        """Where the server is reached."""
+        if address := self.server or self.described.server:
+            host, port = host_and_port(address)
+            return f"{host}:{port}"
+        raise UserError(f'{self.site} does not name the server: server = "fed.example.org:8000", or --server')
+
+    @property
+    def agreed(self) -> Path | None:
+        """The federation's charter, if it is here."""
+        beside = self.site.parent / FILE
+        return self.federation or (beside if beside.exists() else None)
+
+    def code(self) -> str:
         """Have whoever answers for the site see that there is code of somebody's."""
-        agreed = self.federation or self.site.parent / FILE
-        foreign = read(agreed).code if agreed.exists() else {}
-        if not foreign:
+        if self.agreed is None or not (foreign := read(self.agreed).code):
             return ""
-        where = f"{', '.join(foreign)} beside {agreed.name}"
+        where = f"{', '.join(foreign)} beside {self.agreed.name}"
         return f"code: {where} is not fedgraft's, and runs here with the rights of this site's process; read it"
 
-    def _data(self) -> str:
-        described = describe(self.site)
-        beside = self.site.parent / FILE
-        if self.federation is None and not beside.exists():
-            held = read_own(described.data, Reading())
+    def data(self) -> str:
+        """Read the data as training would, and hold them against what was agreed."""
+        if self.agreed is None:
+            held = read_own(self.described.data, Reading())
             counts = f"{len(held.y_train)} samples to train on and {len(held.y_test)} to test on"
             return f"data: {counts}; whether they fit is not known, {FILE} is not beside {self.site.name}"
-        own = branch(read(self.federation or beside), self.site)
+        own = branch(read(self.agreed), self.site)
         data = own.workshop.data[own.client]
-        return f"data: {len(data.train)} samples to train on and {len(data.test)} to test on, as agreed"
+        counts = f"{len(data.train)} samples to train on and {len(data.test)} to test on"
+        method = own.workshop.method
+        leaves = f"leaves: {leaving(method, method.setup(own.workshop.spec))}"
+        return "\n".join([f"data: {counts}, as agreed", *self._news(own.fingerprint), leaves])
 
-    def _clock(self) -> str:
-        host, port = host_and_port(self.server)
-        ahead = clock(host, port, self.authority)
+    def _news(self, now: Fingerprint) -> list[str]:
+        """Say whether the data are those of the run before."""
+        before = earlier_data(self.described)
+        other = before and difference([before], [now], [f"site {self.described.name}"])
+        if not other:
+            return []
+        return [f"new data: {other}, since its last run; a new run takes them, that one cannot go on with them"]
+
+    def clock(self) -> str:
+        """Ask the server for its certificate and its time."""
+        host, port = host_and_port(self.address)
+        ahead = clock(host, port, self.trust[0])
         told = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
         if not -BEHIND + DOUBT < ahead < AHEAD - DOUBT:
             raise UserError(
@@ -72,7 +107,22 @@ class Check:
             )
         return f"server: {host}:{port} answers, with a certificate of our authority; the clock is {told}"
 
-    def _key(self) -> str:
-        host, port = host_and_port(self.server)
-        insist_on_key(host, port, self.authority, self.key)
-        return f"key: {self.key.name} is registered"
+    def registered(self) -> str:
+        """Ask the server whether it knows the key."""
+        host, port = host_and_port(self.address)
+        authority, key = self.trust
+        insist_on_key(host, port, authority, key)
+        return f"key: {key.name} is registered"
+
+
+def _report(parts: Sequence[Callable[[], str]], say: Say) -> None:
+    problems: list[UserError] = []
+    for part in parts:
+        try:
+            if sentence := part():
+                say(sentence)
+        except UserError as error:
+            problems.append(error)
+    if problems:
+        kind = NotYetError if all(isinstance(each, NotYetError) for each in problems) else UserError
+        raise kind("; ".join(dict.fromkeys(map(str, problems))))

@@ -1,4 +1,4 @@
-"""`fedgraft deploy`: what an operator types before Flower's own commands take over."""
+"""`fedgraft deploy`: what the operator of a server and whoever answers for a site type."""
 
 from functools import partial
 from importlib.util import find_spec
@@ -16,10 +16,22 @@ from fedgraft.runs.config import configure, read
 
 app = typer.Typer(
     name="deploy",
-    help="Run a method on several machines with Flower: certificates, the app, a demonstration.",
+    help="Run a method on several machines with Flower: certificates, the server, the sites, a demonstration.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+Folder = Annotated[Path, typer.Option("--folder", help="The server's folder.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what all programs say; `logs` has it anyway.")]
+Description = Annotated[Path, typer.Argument(metavar="SITE", help="The site's own description, such as a.toml.")]
+Server = Annotated[
+    str | None,
+    typer.Option(help="Where the server is reached (default: as the description says).", metavar="HOST:PORT"),
+]
+Authority = Annotated[
+    Path | None, typer.Option(help="The authority's certificate (default: ca.crt beside the description).")
+]
+Key = Annotated[Path | None, typer.Option(help="The site's key (default: node.key beside it).")]
+Agreed = Annotated[Path | None, typer.Option(help="What was agreed (default: charter.toml beside it, if it is there).")]
 Sites = Annotated[str, typer.Option("--sites", help="Names of the sites, such as a,b,c.", metavar="NAME,...")]
 
 
@@ -115,16 +127,40 @@ def certificates(
     typer.echo(f"to nobody: {directory / 'ca.key'}")
 
 
+@app.command(name="server")
+def serve(
+    folder: Annotated[Path, typer.Argument(help="The folder that `deploy init` made.")] = Path(),
+    *,
+    verbose: Verbose = False,
+) -> None:
+    """On the server: start what it needs, let the sites' keys in, wait for the sites, train, end with a report."""
+    _require("flwr")
+    from rich.console import Console
+
+    from fedgraft.deploy.server import read, serve, table
+    from fedgraft.deploy.voice import telling
+
+    kit = read(folder)
+    with telling(kit.folder / "logs" / "server.log") as say:
+        reading = serve(kit, say, verbose=verbose)
+    Console().print(table(reading, kit.agreed.sites))
+    typer.echo(f"run directory: {kit.run}\nreport: {kit.run / 'report.html'}")
+    typer.echo(f"logs of all programs: {kit.folder / 'logs'}")
+
+
 @app.command()
 def register(
     keys: Annotated[list[Path], typer.Argument(help="Public keys of sites, such as certificates/server/*.pub.")],
     name: Annotated[str | None, typer.Option(help="The site (default: as the file is called).")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Shut out the keys that the site had before.")] = False,
+    folder: Folder = Path(),
 ) -> None:
     """On the server: let the nodes with these keys in, one for each site."""
     _require("flwr")
+    from fedgraft.deploy.control import operate_in
     from fedgraft.deploy.nodes import register
 
+    operate_in(folder)
     if name is not None and len(keys) > 1:
         raise UserError("--name is for one key; several are registered under the names of their files")
     for file in keys:
@@ -135,14 +171,16 @@ def register(
 
 
 @app.command()
-def nodes() -> None:
+def nodes(folder: Folder = Path()) -> None:
     """On the server: list the sites that may come in, with their keys and node ids."""
     _require("flwr")
     from rich.console import Console
 
+    from fedgraft.deploy.control import operate_in
     from fedgraft.deploy.nodes import listed
     from fedgraft.terminal import facts_table
 
+    operate_in(folder)
     rows = [{"site": each.site, "status": each.status, "key": each.key, "node": str(each.id)} for each in listed()]
     if not rows:
         raise UserError("no site is registered; `fedgraft deploy register certificates/server/NAME.pub` lets one in")
@@ -151,33 +189,53 @@ def nodes() -> None:
 
 
 @app.command()
-def remove(which: Annotated[str, typer.Argument(help="The name of a site, or a node id.")]) -> None:
+def remove(
+    which: Annotated[str, typer.Argument(help="The name of a site, or a node id.")], folder: Folder = Path()
+) -> None:
     """On the server: shut a site out, by removing its keys."""
     _require("flwr")
+    from fedgraft.deploy.control import operate_in
     from fedgraft.deploy.nodes import remove
 
+    operate_in(folder)
     for node in remove(which):
         typer.echo(f"site {node.site}: {node.key} is shut out, node {node.id}")
 
 
 @app.command()
 def check(
-    site: Annotated[Path, typer.Argument(help="The site's own description, such as a.toml.")],
-    server: Annotated[str, typer.Option(help="Where the server is reached.", metavar="HOST:PORT")],
-    authority: Annotated[
-        Path | None, typer.Option(help="The authority's certificate (default: ca.crt beside the description).")
-    ] = None,
-    key: Annotated[Path | None, typer.Option(help="The site's key (default: node.key beside it).")] = None,
-    federation: Annotated[
-        Path | None, typer.Option(help="What was agreed (default: charter.toml beside it, if it is there).")
-    ] = None,
+    site: Description, server: Server = None, authority: Authority = None, key: Key = None, federation: Agreed = None
 ) -> None:
     """At a site: see whether its data fit, the server answers, the clocks agree and the key is registered."""
     _require("flwr")
     from fedgraft.deploy.check import Check
 
-    near = site.parent
-    Check(site, server, authority or near / "ca.crt", key or near / "node.key", federation).run(typer.echo)
+    Check(site, server, authority, key, federation).run(typer.echo)
+
+
+@app.command(name="site")
+def take_part(
+    site: Description,
+    server: Server = None,
+    authority: Authority = None,
+    key: Key = None,
+    federation: Agreed = None,
+    *,
+    verbose: Verbose = False,
+) -> None:
+    """At a site: take part in the federation until it is over, and end with the site's own model."""
+    _require("flwr")
+    from fedgraft.deploy.check import Check
+    from fedgraft.deploy.site import take_part
+    from fedgraft.deploy.voice import telling
+
+    checked = Check(site, server, authority, key, federation)
+    with telling(site.absolute().parent / "logs" / "site.log") as say:
+        own = take_part(checked, say, verbose=verbose)
+    if own is None:
+        typer.echo("the site has no model of its own: the method's personal model is more than a network")
+    else:
+        typer.echo(f"the site's own model: {own}\na copy of it: fedgraft deploy model {site} --out model.safetensors")
 
 
 @app.command()
@@ -187,18 +245,20 @@ def demo(
     method: Annotated[str, typer.Option(help="Name of a method; see `fedgraft methods`.")] = "fedapa",
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Directory for everything that comes of it.")] = None,
+    *,
+    verbose: Verbose = False,
 ) -> None:
     """Start a server and sites as separate processes on this machine, with TLS and keys, and train on digits."""
     _require("flwr")
     METHODS.insist(method)
     from fedgraft.deploy.demo import show
 
-    show(out, method=method, sites=sites, rounds=rounds, seed=seed)
+    show(out, method=method, sites=sites, rounds=rounds, seed=seed, verbose=verbose)
 
 
 @app.command()
 def model(
-    site: Annotated[Path, typer.Argument(help="The site's own description, such as a.toml.")],
+    site: Description,
     out: Annotated[Path, typer.Option(help="Where to copy the model.")] = Path("model.safetensors"),
 ) -> None:
     """At a site: fetch the site's own model, as its last evaluation left it."""

@@ -4,51 +4,41 @@ Everything is as on several machines: encryption, a key for each site, data and 
 site's own process reads. Only the distance is missing.
 """
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import tomli_w
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from fedgraft.base.errors import UserError
-from fedgraft.core.evaluation import POINTS
 from fedgraft.data.datasets import Dataset, load
 from fedgraft.data.partition import SCHEMES
-from fedgraft.deploy import certificates, code
-from fedgraft.deploy.application import write_app
+from fedgraft.deploy import certificates, code, server
+from fedgraft.deploy.application import write_kit
 from fedgraft.deploy.charter import Charter, charter
-from fedgraft.deploy.processes import HOST, Deployment, Process
-from fedgraft.deploy.serving import planned
+from fedgraft.deploy.processes import HOST, Programs, Say, free_port
+from fedgraft.deploy.serving import FILE, largest_reply, planned
+from fedgraft.deploy.voice import telling
 from fedgraft.flags import default_directory
-from fedgraft.report.page import write as write_report
 from fedgraft.runs import directory
 from fedgraft.runs.comparison import Reading
 from fedgraft.runs.config import configure
-from fedgraft.runs.reading import read_all
-from fedgraft.runs.table import last_figures
-from fedgraft.terminal import facts_table
 
-Say = Callable[[str], None]
 PARTITION = "dirichlet:0.3"
-SILENCE = 700.0
-"""Seconds without a word from the server's half after which something must be wrong."""
-LAST_WORDS = 10.0
-"""Seconds that the last words of a run may take to get here."""
-_SPOKEN, _FAILED = "fedgraft: ", "raised an exception"
+FAREWELL = 60.0
+"""Seconds that the sites have to end after the server has its result."""
 
 
-def show(out: Path | None, *, method: str, sites: int, rounds: int, seed: int) -> None:
+def show(out: Path | None, *, method: str, sites: int, rounds: int, seed: int, verbose: bool = False) -> None:
     """Do the demonstration, telling what happens, and print what came of it."""
     place = out or default_directory(f"deploy-{method}-digits")
     names = [f"site-{number + 1}" for number in range(sites)]
     digits = load("digits")
     tables, files = code.pack({
-        "directory": str(place.absolute() / "run"),
+        "directory": "run",
         "sites": names,
         "data": {
             "name": digits.name, "kind": "pixels", "shape": digits.shape, "task": f"classification:{digits.classes}"
@@ -59,103 +49,57 @@ def show(out: Path | None, *, method: str, sites: int, rounds: int, seed: int) -
     agreed = charter(tables).at(files)
     planned(agreed, (1,) * sites)
     directory.fresh(place)
-    with _telling(Console(stderr=True)) as say:
-        _federate(place, agreed, digits, say)
-    reading = read_all([place / "run"])
-    report = write_report(reading, place / "run" / "report.html")
-    Console().print(_table(reading, names))
-    typer.echo(f"run directory: {place / 'run'}\nreport: {report}\nlogs of all processes: {place / 'logs'}")
-    typer.echo(f"a site's own model: fedgraft deploy model {place / 'sites' / names[0] / 'site.toml'}")
+    with telling() as say:
+        reading = _federate(place, agreed, digits, say, verbose=verbose)
+    Console().print(server.table(reading, agreed.sites))
+    run, logs = place / "server" / "run", f"{place / 'server' / 'logs'}, {place / 'sites'}/*/logs"
+    typer.echo(f"run directory: {run}\nreport: {run / 'report.html'}\nlogs of all programs: {logs}")
+    typer.echo(f"a site's own model: fedgraft deploy model {_home(place, names[0]) / f'{names[0]}.toml'}")
 
 
-def _federate(place: Path, agreed: Charter, digits: Dataset, say: Say) -> None:
-    """Make sites, start their processes and the server's, train, end what was started."""
-    names = agreed.sites
-    say(f"{len(names)} sites from {digits.name} ({PARTITION}), each with a folder in {place / 'sites'}")
-    described = _make_sites(place / "sites", agreed, digits)
-    write_app(place / "app", agreed)
+def _home(place: Path, name: str) -> Path:
+    return place / "sites" / name
+
+
+def _federate(place: Path, agreed: Charter, digits: Dataset, say: Say, *, verbose: bool) -> Reading:
+    """Write the server's folder and the sites', then do what their people would: `deploy server`, `deploy site`."""
+    kit = place / "server"
+    write_kit(kit, agreed, f"{HOST}:{free_port()}", largest_reply(agreed))
+    say(f"{len(agreed.sites)} sites from {digits.name} ({PARTITION}), each with a folder in {place / 'sites'}")
     say("an authority, the server's certificate and a key for each site")
-    certificates.make(place / "certificates", server=[HOST], sites=names)
-    with Deployment(place, place / "certificates") as flower:
-        say("starting the SuperLink")
-        flower.superlink()
-        flower.superexec()
-        for name in names:
-            say(f"registering the key of {name} and starting its SuperNode")
-            flower.register(name)
-            flower.supernode(name, {"site": str(described[name])})
-        say("submitting the app")
-        serverapp = flower.follow(flower.submit(place / "app"))
-        _listen(flower, serverapp, place / "run" / "result.json", say)
-        say("ending every process that was started")
+    certificates.make(kit / "certificates", server=[HOST], sites=agreed.sites)
+    _make_sites(place, agreed, digits)
+    with Programs(place, say=say) as sites:
+        for name in agreed.sites:
+            say(f"site {name}: fedgraft deploy site {_home(place, name) / f'{name}.toml'}")
+            words = ["-m", "fedgraft", "deploy", "site", str((_home(place, name) / f"{name}.toml").absolute())]
+            sites.start(name, sys.executable, *words, may_end=True)
+        say(f"the server: fedgraft deploy server {kit}")
+        reading = server.serve(server.read(kit), say, verbose=verbose, meanwhile=lambda: _insist(sites))
+        sites.wait_until(lambda: all(each.code == 0 for each in sites.processes), "all sites have ended", FAREWELL)
+        return reading
 
 
-def _make_sites(folder: Path, agreed: Charter, digits: Dataset) -> dict[str, Path]:
-    """Give each site its own samples, and a file that says where they lie."""
-    names = agreed.sites
+def _insist(sites: Programs) -> None:
+    """Do not wait for a site that is not coming: each ends by itself when the run is over, and not before."""
+    for site in sites.processes:
+        if site.code:
+            raise UserError(f"site {site.name} ended with exit code {site.code}; it said:\n{site.last_words()}")
+
+
+def _make_sites(place: Path, agreed: Charter, digits: Dataset) -> None:
+    """Give each site its own samples, its key, and a file that says where they lie."""
+    kit, names = place / "server", agreed.sites
     drawn = SCHEMES.make(PARTITION).split(digits.y_train, digits.y_test, len(names), agreed.run.seed)
     x, y = np.concatenate([digits.x_train, digits.x_test]), np.concatenate([digits.y_train, digits.y_test])
-    facts = {"data": "data.npz", "state": "state", "code": agreed.code}
-    described = {}
+    address = server.read(kit).address
+    facts = {"data": "data.npz", "state": "state", "server": address, "code": agreed.code}
     for name, train, test in zip(names, drawn.train, drawn.test, strict=True):
-        home = folder / name
-        home.mkdir(parents=True)
+        home = _home(place, name)
+        shutil.copytree(kit / "certificates" / "sites" / name, home)
+        shutil.copy2(kit / FILE, home)
+        for each, path in agreed.files.items():
+            (home / each).parent.mkdir(exist_ok=True)
+            shutil.copy2(path, home / each)
         np.savez(home / "data.npz", x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
-        described[name] = home / "site.toml"
-        described[name].write_text(tomli_w.dumps(facts | {"name": name}), "utf-8")
-    return {name: path.absolute() for name, path in described.items()}
-
-
-def _listen(flower: Deployment, serverapp: Process, result: Path, say: Say) -> None:
-    """Pass on what the server's half says, until it is done, has failed or has been silent for too long."""
-    heard, news, finished = 0, time.monotonic(), False
-
-    def over() -> bool:
-        nonlocal heard, news, finished
-        said = serverapp.said
-        whole = said[: said.rfind("\n") + 1]
-        lines = [line for line in whole.splitlines() if line.startswith(_SPOKEN)]
-        for line in lines[heard:]:
-            say(line.removeprefix(_SPOKEN))
-        if len(lines) > heard or result.exists() > finished:
-            heard, finished, news = len(lines), result.exists(), time.monotonic()
-        silent = time.monotonic() - news
-        if finished:
-            return serverapp.code is not None or silent > LAST_WORDS
-        if _FAILED in said:
-            raise UserError(f"the server's half failed; it said, in {serverapp.log}:\n{serverapp.last_words(20)}")
-        if silent > SILENCE:
-            raise UserError(f"not a word from the server's half for {SILENCE:.0f} s; see {serverapp.log.parent}")
-        return False
-
-    flower.wait_until(over, "the run is over", seconds=float("inf"))
-
-
-@contextmanager
-def _telling(console: Console) -> Iterator[Say]:
-    """Lend a voice: a line for everything that happens, with the time; in a terminal also a sign of life."""
-    started = time.monotonic()
-    with console.status("") as status:
-
-        def say(sentence: str) -> None:
-            console.print(f"{time.monotonic() - started:5.0f} s  {sentence}", highlight=False, markup=False)
-            status.update(sentence.partition(":")[0])
-
-        yield say
-
-
-def _table(reading: Reading, names: Sequence[str]) -> Table:
-    """How good each site's own model is on the site's own test samples."""
-    facts = reading.runs[0].facts
-    metric = facts.leading
-
-    def row(site: str, count: int, received: float | None, trained: float | None) -> dict[str, str]:
-        shown = ("" if value is None else metric.shown(value) for value in (received, trained))
-        return dict(zip(("site", "samples", "received", "trained"), (site, f"{count:,}", *shown), strict=True))
-
-    own = zip(names, facts.samples, *(last_figures(facts, metric, point) for point in POINTS), strict=True)
-    rows = [row(*each) for each in own]
-    pooled = [facts.last.figures(point, metric.name) for point in POINTS]
-    rows.append(row("all, pooled", sum(facts.samples), *(each and each.pooled for each in pooled)))
-    headings = {point: f"{point}: {metric.heading}" for point in ("received", "trained")}
-    return facts_table(rows, {"site": "site", "samples": "training samples", **headings})
+        (home / f"{name}.toml").write_text(tomli_w.dumps(facts | {"name": name}), "utf-8")

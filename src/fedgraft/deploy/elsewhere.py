@@ -13,6 +13,7 @@ ELSEWHERE = {
     "failed_client": "a site that fails is absent",
     "site_column": "each site has its own file",
     "global_test": "test samples do not leave their site",
+    "hold_out": "its sites are all there to take part",
     "task": "name it under [data]",
     "checkpoint_every": "a federation is saved after every round",
 }

@@ -5,24 +5,19 @@ replaces the old.
 """
 
 import base64
-import contextlib
 import hashlib
-import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.cli.flower_config import read_superlink_connection
-from flwr.cli.utils import flwr_cli_exc_handler, init_http_client_from_connection
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
 from flwr.supercore.control import ControlHttpClient
 
 from fedgraft.base.errors import UserError
-from fedgraft.deploy.processes import CONNECTION
+from fedgraft.deploy.control import superlink
 from fedgraft.engines.flower.site import NAME
 
 
@@ -38,8 +33,8 @@ class Node:
 
 def listed() -> list[Node]:
     """Return the registered nodes, by site."""
-    with _operator() as control:
-        return _nodes(control)
+    with superlink() as control:
+        return _admitted(control)
 
 
 def register(file: Path, site: str, *, replace: bool = False) -> tuple[Node, list[Node]]:
@@ -51,8 +46,13 @@ def register(file: Path, site: str, *, replace: bool = False) -> tuple[Node, lis
         raise UserError(f"a site's name is made of letters, digits, '.', '_' and '-', not {site!r}")
     public = _public(file)
     own = fingerprint(public)
-    with _operator() as control:
-        before = _nodes(control)
+    with superlink() as control:
+        before = _admitted(control)
+        if any(node.key == own and node not in before for node in _nodes(control)):
+            raise UserError(
+                f"the key in {file} was shut out, and Flower takes no key twice: make a new one with `fedgraft deploy "
+                f"certificates certificates --sites {site} --force`"
+            )
         for node in before:
             if node.key == own and node.site != site:
                 raise UserError(f"the key in {file} is registered for site {node.site or '(no name)'}, node {node.id}")
@@ -66,13 +66,13 @@ def register(file: Path, site: str, *, replace: bool = False) -> tuple[Node, lis
             control.RegisterNode(RegisterNodeRequest(public_key=public, name=site))
         for node in earlier:  # last, so that a failure leaves the site with a key
             control.UnregisterNode(UnregisterNodeRequest(node_id=node.id))
-        return next(node for node in _nodes(control) if node.key == own), earlier
+        return next(node for node in _admitted(control) if node.key == own), earlier
 
 
 def remove(which: str) -> list[Node]:
     """Shut out every node of a site, or the one with a node id; return them."""
-    with _operator() as control:
-        known = _nodes(control)
+    with superlink() as control:
+        known = _admitted(control)
         found = [node for node in known if which in (node.site, str(node.id))]
         if not found:
             sites = ", ".join(sorted({node.site for node in known if node.site})) or "none"
@@ -104,26 +104,14 @@ def _public(file: Path) -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
+def _admitted(control: ControlHttpClient) -> list[Node]:
+    return [node for node in _nodes(control) if node.status != "unregistered"]
+
+
 def _nodes(control: ControlHttpClient) -> list[Node]:
+    """All nodes that the SuperLink remembers, also those that were shut out."""
     found: Iterable[Node] = (
         Node(each.node_id, each.name, each.status, fingerprint(each.public_key))
         for each in control.ListNodes(ListNodesRequest()).nodes_info
-        if each.status != "unregistered"
     )
     return sorted(found, key=lambda node: (node.site, node.id))
-
-
-@contextlib.contextmanager
-def _operator() -> Iterator[ControlHttpClient]:
-    """Speak to the SuperLink as `flwr` does, with the connection that FLWR_HOME/config.toml names."""
-    control = None
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):  # Flower says which SuperLink it uses
-            control = init_http_client_from_connection(read_superlink_connection(CONNECTION))
-        with flwr_cli_exc_handler():
-            yield control
-    except click.ClickException as error:
-        raise UserError(f"the SuperLink cannot be asked: {' '.join(error.format_message().split())}") from None
-    finally:
-        if control is not None:
-            control.close()

@@ -1,57 +1,93 @@
-"""Flower's programs on this machine as child processes: started, watched, and all ended again.
+"""Programs as child processes: started, watched, started again when they die, and all ended again."""
 
-Used by the demonstration and by tests; on several machines each program is started where it belongs.
-"""
-
-import json
 import os
 import re
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
+import threading
 import time
-import urllib.request
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from fedgraft.base.errors import UserError
+from fedgraft.base.leash import leashed
+from fedgraft.deploy.journal import Journal, plain
 
+Say = Callable[[str], None]
+Hears = Callable[[str, str], None]
+"""Is told which program says what, line by line, while it is being said."""
 HOST = "127.0.0.1"
-CONNECTION = "fedgraft"
-"""What the operator's `flwr` commands call the SuperLink, in FLWR_HOME/config.toml."""
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
 """No word to anybody outside, and no packages fetched when an app starts."""
+DELAYS = (2.0, 5.0, 10.0, 20.0, 40.0)
+"""Seconds before a program that died is started again: the first time, the second time, ... and then no more."""
+WINDOW = 600.0
+"""Seconds after which a death is forgotten."""
 _BIN = Path(sys.executable).parent
 _READY_SECONDS = 90.0
 _END_SECONDS = 15.0
 _PAUSE = 0.1
-_LEASH = """
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
-"""
-"""Become the program, after asking the kernel to end it with its parent, however that dies."""
+_REMEMBERED = 2000
+_LONGEST_LINE = 2**16
+_NOTHING = re.compile(r"\s*(INFO\s*:)?\s*")
+"""What Flower puts between its messages."""
 
 
 @dataclass
 class Process:
-    """One of Flower's programs, with what it says in a file."""
+    """A program; what it says goes into its log, and to whoever ``hears``."""
 
     name: str
-    log: Path
-    child: "subprocess.Popen[bytes]"
+    journal: Journal
+    line: Sequence[str]
+    place: Path
+    environment: Mapping[str, str]
+    hears: Hears
     may_end: bool = False
+    delays: Sequence[float] = ()
+    lines: "deque[str]" = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    deaths: list[float] = field(default_factory=list)
+    due: float | None = None
+    """When it is to be started again."""
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the program in a process group of its own; on Linux it ends with this process, however that ends."""
+        self.child = subprocess.Popen(
+            leashed(self.line), cwd=self.place, env=self.environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        self.due = None
+        self.lines.clear()
+        self.journal.write(f"---- process {self.pid} of {self.name} begins")
+        assert self.child.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self.child.stdout,), daemon=True)
+        self._reader.start()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        while raw := stream.readline(_LONGEST_LINE):
+            line = plain(raw)
+            if not _NOTHING.fullmatch(line):
+                self.journal.write(line)
+            self.lines.append(line)
+            self.hears(self.name, line)
+
+    @property
+    def log(self) -> Path:
+        return self.journal.path
 
     @property
     def pid(self) -> int:
@@ -64,8 +100,10 @@ class Process:
 
     @property
     def said(self) -> str:
-        """Everything that it has said so far, without colours."""
-        return re.sub(r"\x1b\[[0-9;]*m", "", self.log.read_text("utf-8", errors="replace"))
+        """What it has said since it was started, at most its last 2,000 lines."""
+        if self.code is not None:
+            self._reader.join(0.5)  # its last words may still be on their way
+        return "".join(f"{line}\n" for line in list(self.lines))
 
     def last_words(self, count: int = 8) -> str:
         """Return its last error, else its last lines: helpers of a program that ended add noise behind the reason."""
@@ -99,145 +137,73 @@ def end(processes: Sequence[Process], seconds: float = _END_SECONDS) -> None:
             process.child.wait()
 
 
-@dataclass
-class Deployment:
-    """A SuperLink with its SuperExec and SuperNodes on this machine, until the end of a ``with`` block.
+def _nobody(*_: str) -> None:
+    """Hear nothing."""
 
-    ``certificates`` is a folder that `fedgraft deploy certificates` made: with it, everything is encrypted and only
-    registered nodes are let in; without it, everything is in plain text. Ports are free ones of 127.0.0.1. Programs
-    keep their logs in ``directory``/logs and what they need to remember in ``directory``/flower.
+
+@dataclass
+class Programs:
+    """Programs that end with a ``with`` block.
+
+    They work in ``directory``, with logs in its folder `logs` and what Flower has to remember in its folder `flower`.
     """
 
     directory: Path
-    certificates: Path | None = None
-    port: int = 0
-    processes: list[Process] = field(default_factory=list)
+    say: Say = field(default=_nobody, kw_only=True)
+    hears: Hears = field(default=_nobody, kw_only=True)
+    processes: list[Process] = field(default_factory=list, kw_only=True)
 
     def __post_init__(self) -> None:
         self.directory = self.directory.absolute()
-        self.port = self.port or free_port()
-        connection = [f'address = "{self.address}"', "insecure = true"]
-        if self.certificates is not None:
-            self.certificates = self.certificates.absolute()
-            connection[1] = f"root-certificates = {json.dumps(str(self.certificates / 'ca.crt'))}"
-        home = self._home("operator")
-        (self.directory / "logs").mkdir(parents=True, exist_ok=True)
-        lines = ["[superlink]", f'default = "{CONNECTION}"', "", f"[superlink.{CONNECTION}]", *connection, ""]
-        (home / "config.toml").write_text("\n".join(lines), "utf-8")
+        self.directory.mkdir(parents=True, exist_ok=True)
 
-    def __enter__(self) -> "Deployment":
+    def __enter__(self) -> "Programs":
         return self
 
     def __exit__(self, *_: object) -> None:
         end(self.processes)
 
-    @property
-    def address(self) -> str:
-        return f"{HOST}:{self.port}"
-
-    def superlink(self, *, in_memory: bool = False) -> Process:
-        """Start the SuperLink and wait until it answers; after a crash, call it again: the database is kept.
-
-        ``in_memory`` does without the file: nothing outlives the SuperLink, but many nodes do not wait for a disk.
-        """
-        words = ["--host", HOST, "--port", str(self.port), "--isolation", "process"]
-        if not in_memory:
-            words += ["--database", str(self.directory / "flower" / "superlink.db")]
-        words += ["--disable-runtime-dependency-installation"]
-        if self.certificates is None:
-            words += ["--insecure"]
-        else:
-            server = self.certificates / "server"
-            words += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.crt")]
-            words += ["--ssl-keyfile", str(server / "server.key"), "--enable-supernode-auth"]
-            words += ["--superexec-auth-secret-file", str(server / "superexec.secret")]
-        started = self.start("superlink", "flower-superlink", *words)
-        self.wait_until(self._answers, f"the SuperLink answers at {self.address}")
-        return started
-
-    def superexec(self) -> Process:
-        """Start the process that runs the ServerApp; it outlives a SuperLink that crashes."""
-        words = ["--runtime-api-address", self.address]
-        if self.certificates is None:
-            words += ["--insecure"]
-        else:
-            server = self.certificates / "server"
-            words += ["--root-certificates", str(server / "ca.crt")]
-            words += ["--superexec-auth-secret-file", str(server / "superexec.secret")]
-        return self.start("superexec", "flower-superexec", *words)
-
-    def supernode(
-        self, name: str, config: Mapping[str, str], *, security: Sequence[str] | None = None, may_end: bool = False
+    def start(
+        self,
+        name: str,
+        command: str,
+        *words: str,
+        home: str | None = None,
+        may_end: bool = False,
+        delays: Sequence[float] = (),
     ) -> Process:
-        """Start a site's SuperNode; ``config`` is its node configuration.
-
-        ``security`` are the options about encryption and keys, by default those of the site called ``name``.
-        """
-        if security is None:
-            security = ["--insecure"]
-            if self.certificates is not None:
-                own = self.certificates / "sites" / name
-                security = ["--root-certificates", str(own / "ca.crt")]
-                security += ["--auth-supernode-private-key", str(own / "node.key")]
-        words = ["--superlink", self.address, "--host", HOST, "--port", str(free_port()), *security]
-        words += ["--node-config", _pairs(config)]
-        return self.start(f"supernode-{name}", "flower-supernode", *words, may_end=may_end)
-
-    def register(self, site: str) -> None:
-        """Let the node with the site's key in, from now on."""
-        assert self.certificates is not None
-        self.flwr(
-            "supernode", "register", str(self.certificates / "server" / f"{site}.pub"), CONNECTION, "--name", site
-        )
-
-    def submit(self, app: Path, **config: str | int) -> int:
-        """Start the app as a run, with changes to its configuration, and return the run's id."""
-        words = ["run", str(app), CONNECTION, "--format", "json"]
-        said = self.flwr(*words, *(["--run-config", _pairs(config)] if config else []))
-        return int(json.loads(said[said.index("{") :])["run-id"])
-
-    def follow(self, run: int) -> Process:
-        """Start a process whose log is what the server's half of a run says; it ends with the run."""
-        words = ["log", str(run), CONNECTION]
-        return self.start("serverapp", "flwr", *words, home="operator", may_end=True)
-
-    def flwr(self, *words: str, seconds: float = 120.0) -> str:
-        """Run one of the operator's commands and return what it printed."""
-        command = [program("flwr"), *words]
-        try:
-            done = subprocess.run(
-                command, env=self._environment("operator"), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=seconds, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise UserError(f"`flwr {' '.join(words[:2])}` was not done in {seconds:.0f} s") from None
-        if done.returncode != 0:
-            raise UserError(f"`flwr {' '.join(words[:2])}` failed: {(done.stderr + done.stdout).strip()}")
-        return done.stdout
-
-    def start(self, name: str, command: str, *words: str, home: str | None = None, may_end: bool = False) -> Process:
-        """Start a program in a process group of its own; it ends with this process, however that ends."""
-        log = self.directory / "logs" / f"{name}.log"
+        """Start a program; one that dies is started again after each of the ``delays``, unless it ``may_end``."""
+        journal = Journal(self.directory / "logs" / f"{name}.log")
         line = [program(command), *words]
-        if sys.platform == "linux":
-            line = [sys.executable, "-I", "-c", _LEASH, str(os.getpid()), *line]
-        with log.open("ab") as output:
-            child = subprocess.Popen(
-                line, env=self._environment(home or name), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True,
-            )  # fmt: skip
-        self.processes.append(Process(name, log, child, may_end))
-        return self.processes[-1]
+        place, environment = self.directory, self.environment(home or name)
+        made = Process(name, journal, line, place, environment, self.hears, may_end, delays)
+        self.processes.append(made)
+        return made
 
     def check(self) -> None:
-        """Say so if one of the programs has ended by itself that should not."""
+        """Start again what has died, or say so if it has died too often."""
         for process in self.processes:
-            if process.code is not None and not process.may_end:
-                said = f"it said, in {process.log}:\n{process.last_words()}"
-                raise UserError(f"{process.name} ended with exit code {process.code}; {said}")
+            if process.due is not None:
+                if time.monotonic() >= process.due:
+                    process.begin()
+            elif process.code is not None and not process.may_end:
+                self._mourn(process)
+
+    def _mourn(self, process: Process) -> None:
+        now = time.monotonic()
+        process.deaths = [when for when in process.deaths if when > now - WINDOW]
+        often = len(process.deaths)
+        ended = f"{process.name} ended with exit code {process.code}"
+        if often >= len(process.delays):
+            times = f" for the {often + 1}th time in {WINDOW / 60:.0f} minutes" if often else ""
+            raise UserError(f"{ended}{times}; it said, in {process.log}:\n{process.last_words()}")
+        process.deaths.append(now)
+        process.due = now + process.delays[often]
+        reason = process.last_words(1).strip()
+        self.say(f"{ended} ({reason}); it is started again in {process.delays[often]:g} s; {process.log} says more")
 
     def wait_until(self, true: Callable[[], bool], what: str, seconds: float = _READY_SECONDS) -> None:
-        """Wait for something, but neither for ever nor for a program that has ended."""
+        """Wait for something, but neither for ever nor for a program that is not coming back."""
         deadline = time.monotonic() + seconds
         while not true():
             self.check()
@@ -246,35 +212,21 @@ class Deployment:
                 raise UserError(f"waited {seconds:.0f} s in vain until {what}; the programs said:\n{logs}")
             time.sleep(_PAUSE)
 
-    def _answers(self) -> bool:
-        context = None
-        if self.certificates is not None:
-            context = ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
-        url = f"{'http' if context is None else 'https'}://{self.address}/health"
-        straight = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-        )
-        try:
-            with straight.open(url, timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-    def _home(self, name: str) -> Path:
+    def home(self, name: str) -> Path:
         """One FLWR_HOME for each program: apps are unpacked there, and two at once would meet."""
         home = self.directory / "flower" / name
         home.mkdir(parents=True, exist_ok=True)
         return home
 
-    def _environment(self, name: str) -> dict[str, str]:
+    def environment(self, name: str) -> dict[str, str]:
         path = os.pathsep.join([str(_BIN), os.environ.get("PATH", os.defpath)])
         near = dict.fromkeys(("NO_PROXY", "no_proxy"), f"{HOST},localhost")  # a proxy knows another 127.0.0.1
-        return {**os.environ, **QUIET, **near, "PATH": path, "FLWR_HOME": str(self._home(name))}
+        return {**os.environ, **QUIET, **near, "PATH": path, "FLWR_HOME": str(self.home(name))}
 
 
 def program(name: str) -> str:
-    """Find one of Flower's programs, beside this Python or on the PATH."""
-    found = shutil.which(name, path=str(_BIN)) or shutil.which(name)
+    """Find a program, beside this Python, on the PATH, or where systems keep their servers."""
+    found = shutil.which(name, path=str(_BIN)) or shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
         raise UserError(
             f"the program {name} is not there: install Flower with pip install '.[flower]' in a checkout of fedgraft"
@@ -287,8 +239,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
-
-
-def _pairs(config: Mapping[str, str | int]) -> str:
-    """Write a configuration as Flower's commands take it: TOML values, which for text are those of JSON."""
-    return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())

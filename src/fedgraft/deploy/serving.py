@@ -31,7 +31,7 @@ from fedgraft.deploy.charter import Charter, read
 from fedgraft.engines.flower import client, server
 from fedgraft.engines.flower.client import Branch, ClientApp
 from fedgraft.engines.flower.records import Holdings
-from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites
+from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites, StoppedError
 from fedgraft.engines.flower.site import Description, SiteError, describe
 from fedgraft.engines.workshop import Workshop
 from fedgraft.methods import METHODS
@@ -196,6 +196,9 @@ def say(sentence: str) -> None:
 def _serve(grid: Grid, charter: Charter) -> None:
     try:
         serve(grid, charter)
+    except StoppedError as error:
+        say(f"paused: {error}")
+        raise
     except UserError as error:
         say(f"stopped: {error}")
         raise

@@ -10,8 +10,8 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,6 +30,12 @@ from fedgraft.engines.workshop import Done, Job, Workshop
 
 GLANCE = 0.2
 """Seconds between two looks at workers that are busy."""
+
+
+BATCHES = 8
+"""Into how many batches, at least, the jobs of one worker in a wave are put: the fewer, the longer others wait."""
+HEAVY = 2**25
+"""Bytes with which a batch is large enough, however short its jobs are."""
 
 
 class ClientError(RuntimeError):
@@ -73,10 +79,9 @@ class LocalEngine(Simulation):
         self._workers = []
 
     def perform(self, jobs: Sequence[Job]) -> dict[ClientId, Done | Failure]:
-        """Do all jobs, the longest first, each on the next idle worker."""
-        size = {job.client: len(self.workshop.data[job.client].train) for job in jobs}
-        queue = deque(sorted(jobs, key=lambda job: (-size[job.client], job.client)))
-        tries = dict.fromkeys(size, 0)
+        """Do all jobs, the longest first, each on the next idle worker; short ones go to it several at a time."""
+        queue = deque(self._batches(jobs))
+        tries = {job.client: 0 for job in jobs}
         done: dict[ClientId, Done | Failure] = {}
 
         def note(job: Job, result: Done | BaseException) -> None:
@@ -88,7 +93,7 @@ class LocalEngine(Simulation):
                 raise result
             tries[job.client] += 1
             if tries[job.client] <= self.faults.retries:
-                queue.append(job)
+                queue.append([job])
             elif self.faults.then == "absent":
                 done[job.client] = Failure(f"the client failed: {_first_line(result)}")
             else:
@@ -96,34 +101,54 @@ class LocalEngine(Simulation):
                 raise ClientError(f"{where}: {result}") from result
 
         if not self._workers:
-            while queue:
-                note(job := queue.popleft(), self._alone(job))
+            with streams.untouched():
+                while queue:
+                    for job in queue.popleft():
+                        note(job, self._alone(job))
             return done
         idle, busy = list(self._workers), dict[Connection, _Duty]()
         while queue or busy:
             while queue and idle:
-                worker, job = idle.pop(), queue.popleft()
+                worker, batch = idle.pop(), queue.popleft()
                 try:
-                    worker.begin(job)
+                    worker.begin(batch)
                 except OSError:  # it died while it had nothing to do
                     worker = self._replace(worker)
-                    worker.begin(job)
-                busy[worker.connection] = _Duty(worker, job)
+                    worker.begin(batch)
+                busy[worker.connection] = _Duty(worker, batch)
             ready = set(wait(list(busy), timeout=GLANCE))
             for connection, duty in list(busy.items()):
-                result = duty.worker.finish() if connection in ready else duty.overdue(self.faults)
-                if result is None:
+                results = duty.worker.finish() if connection in ready else duty.overdue(self.faults)
+                if results is None:
                     continue
                 worker, keep = duty.worker, connection in ready and duty.worker.process.is_alive()
                 del busy[connection]
                 idle.append(worker if keep else self._replace(worker))
-                note(duty.job, result)
+                if isinstance(results, BaseException) and len(duty.batch) > 1:  # each by itself: who was it?
+                    queue.extend([job] for job in duty.batch)
+                    continue
+                each = [results] if isinstance(results, BaseException) else results
+                for job, result in zip(duty.batch, each, strict=True):
+                    note(job, result)
         return done
+
+    def _batches(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
+        """Put jobs together that are short beside what each worker has to do; a deadline is for one client alone."""
+        size = {job.client: len(self.workshop.data[job.client].train) for job in jobs}
+        enough = sum(size.values()) / (BATCHES * max(1, len(self._workers)))
+        batch: list[Job] = []
+        for job in sorted(jobs, key=lambda job: (-size[job.client], job.client)):
+            batch.append(job)
+            full = sum(size[each.client] for each in batch) >= enough or _weight(batch) >= HEAVY
+            if full or not self._workers or self.faults.deadline is not None:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
 
     def _alone(self, job: Job) -> Done | BaseException:
         try:
-            with streams.untouched():
-                return self.workshop.perform(job)
+            return self.workshop.perform(job)
         except Exception as error:
             return error
 
@@ -135,11 +160,17 @@ class LocalEngine(Simulation):
         return fresh
 
 
-class _Duty:
-    """A job that a worker is at, and how long it may be."""
+def _weight(batch: Sequence[Job]) -> int:
+    """Bytes that have to travel with jobs; a message that several share counts once."""
+    tensors = {id(t): t for job in batch for some in (job.message, job.state) for t in some.values()}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
-    def __init__(self, worker: "Worker", job: Job) -> None:
-        self.worker, self.job = worker, job
+
+class _Duty:
+    """Jobs that a worker is at, and how long it may be."""
+
+    def __init__(self, worker: "Worker", batch: Sequence[Job]) -> None:
+        self.worker, self.batch = worker, batch
         self._started = self._looked = time.monotonic()
         self._watched, self._used = 0.0, worker.processor_seconds()
 
@@ -163,7 +194,7 @@ class _Duty:
 
 
 class Worker:
-    """A process that does one job at a time."""
+    """A process that does one batch of jobs at a time."""
 
     _connections: list[Connection] = []  # noqa: RUF012  (the parent's ends: a new worker closes those it inherits)
 
@@ -181,16 +212,16 @@ class Worker:
         self.process.start()
         theirs.close()
 
-    def begin(self, job: Job) -> None:
-        self._mailbox.send(job)
+    def begin(self, batch: Sequence[Job]) -> None:
+        self._mailbox.send(batch)
 
-    def finish(self) -> Done | BaseException:
+    def finish(self) -> list[Done | BaseException] | BaseException:
         try:
-            result: Done | BaseException = self._mailbox.receive(keep=True)
+            results: list[Done | BaseException] = self._mailbox.receive(keep=True)
         except (EOFError, ConnectionError):
             self.process.join(timeout=5)
             return RuntimeError(f"its worker process died (exit code {self.process.exitcode})")
-        return result
+        return results
 
     def processor_seconds(self) -> float | None:
         """How long the process has computed; nothing, where the system does not say."""
@@ -224,19 +255,26 @@ def _serve(mailbox: Mailbox, workshop: Workshop, inherited: list[Connection], pa
     torch.set_num_threads(1)
     while True:
         try:
-            job = mailbox.receive(keep=False)
+            batch = mailbox.receive(keep=False)
         except (EOFError, OSError):
             return
         try:
-            result: Any = workshop.perform(job)
-        except UserError as error:
-            result = error
-        except Exception as error:
-            result = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-        try:
-            mailbox.send(result)
+            mailbox.send([_result(workshop, job) for job in batch])
         except OSError:  # the parent is gone
             return
+
+
+def _result(workshop: Workshop, job: Job) -> Done | BaseException:
+    """Do a job; of the state, what is as it was need not go back."""
+    try:
+        done = workshop.perform(job)
+    except UserError as error:
+        return error
+    except Exception as error:
+        return RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+    if done.state is None:
+        return done
+    return replace(done, state={name: tensor for name, tensor in done.state.items() if name not in done.same})
 
 
 def _end_with(parent: int) -> None:

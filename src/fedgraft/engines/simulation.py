@@ -61,7 +61,7 @@ class Simulation:
 
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
         done = self.perform([Job("train", c, round, m, self.states[c]) for c, m in messages.items()])
-        self._pending = {c: r.state for c, r in done.items() if isinstance(r, Done) and r.state is not None}
+        self._pending = {c: self._new_state(c, r) for c, r in done.items() if isinstance(r, Done)}
         outcomes: dict[ClientId, Outcome | Failure] = {}
         for client, result in done.items():
             if isinstance(result, Failure):
@@ -69,6 +69,11 @@ class Simulation:
             elif result.outcome is not None:
                 outcomes[client] = result.outcome
         return outcomes
+
+    def _new_state(self, client: ClientId, done: Done) -> State:
+        """Return what a job made of a client's state; what is the same may have stayed here."""
+        before = self.states[client]
+        return {name: before[name] for name in done.same} | (done.state or {})
 
     def commit(self, accepted: Collection[ClientId]) -> None:
         for client in accepted:

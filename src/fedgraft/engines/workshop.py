@@ -19,12 +19,12 @@ from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.state import State
 from fedgraft.core.workbench import Workbench
 
-Purpose = Literal["train", "evaluate"]
+Purpose = Literal["train", "evaluate", "join"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One client's work in one round."""
+    """One client's work in one round; several jobs may share what is in them, and nobody changes it."""
 
     purpose: Purpose
     client: ClientId
@@ -35,11 +35,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Done:
-    """What a job gave."""
+    """What a job gave. ``same`` are the names of what is in the client's state as it was before."""
 
     outcome: Outcome | None = None
     state: State | None = None
     scores: Scores | None = None
+    same: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,16 +53,22 @@ class Workshop:
     device: torch.device
     everyone: Samples | None = None
     workbench: Workbench = field(default_factory=Workbench)
+    newcomer: str = ""
+    """Who works here, if it is a client that was not there in training: its random numbers are its own."""
 
     def client(self, id: ClientId, state: State, round: int, purpose: Purpose) -> Client:
-        """Set a client up to train or to be tested. It works on a copy of its state."""
-        own = {name: tensor.to(self.device, copy=True) for name, tensor in state.items()}
-        return Client(id, own, self.data[id], self.spec, self.workbench, round=round, purpose=purpose)
+        """Set a client up to train or to be tested. It leaves ``state`` as it is."""
+        return Client(id, state, self.data[id], self.spec, self.workbench, round=round, purpose=self.named(purpose))
+
+    def named(self, purpose: Purpose) -> str:
+        """Name the streams of a job: newcomers, each of them the last client in its own copy, have different ones."""
+        return f"{purpose} {self.newcomer}" if self.newcomer else purpose
 
     def begin(self, purpose: Purpose, client: ClientId, round: int) -> None:
         """Set all generators to a client's own streams, and put away what was another client's."""
-        streams.seed_torch(self.device, self.spec.seed, purpose, "torch", round, client)
-        streams.seed_globals(self.spec.seed, purpose, "globals", round, client)
+        name = self.named(purpose)
+        streams.seed_torch(self.device, self.spec.seed, name, "torch", round, client)
+        streams.seed_globals(self.spec.seed, name, "globals", round, client)
         self.workbench.clear()
 
     def perform(self, job: Job) -> Done:
@@ -70,13 +77,17 @@ class Workshop:
         self.begin(job.purpose, job.client, job.round)
         client = self.client(job.client, job.state, job.round, job.purpose)
         stages = self.spec.pipeline
-        message = stages.decode("down", job.message.to(self.device), {})
+        message = stages.decode("down", job.message.copy_to(self.device), {})
         if job.purpose == "evaluate":
             return Done(scores=exchange.evaluate(self.method, client, message, self.everyone))
-        reply = exchange.train(self.method, client, message)
+        work = exchange.join if job.purpose == "join" else exchange.train
+        reply = work(self.method, client, message)
         reply = stages.encode("up", reply, message, client).to(torch.device("cpu"))
+        state, same = client.left
+        state = {name: tensor.cpu() for name, tensor in state.items()}
+        reply = reply.apart_from(state.values())
         outcome = Outcome(reply, client.loss, client.steps, time.perf_counter() - started, job.round)
-        return Done(outcome, {name: tensor.cpu() for name, tensor in client.items()})
+        return Done(outcome, state, same=same)
 
 
 def first_states(method: Method, spec: Spec, clients: Iterable[ClientId] | None = None) -> dict[ClientId, State]:

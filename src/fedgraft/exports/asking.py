@@ -3,23 +3,24 @@
 import csv
 import io
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraft.base.errors import UserError, unknown
+from fedgraft.base.errors import UserError
 from fedgraft.core.settings import METRICS, TASKS
 from fedgraft.core.task import Task
 from fedgraft.data.datasets.formats import Array, affordable, sentences
 from fedgraft.data.federation import as_inputs
-from fedgraft.data.sources import windows
+from fedgraft.data.sources import images, texts, windows
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.frames import TABLES, read_frame
-from fedgraft.data.sources.tables import samples_of, targets_of
+from fedgraft.data.sources.tables import insist_on_columns, samples_of, targets_of
 from fedgraft.exports import package, standalone
 from fedgraft.exports.standalone import Exported
 from fedgraft.runs.personal import numbered
@@ -41,7 +42,7 @@ def model_of(source: Path, client: str | None, point: str | None) -> Exported:
     """Load an exported model, or take a client's own out of a run."""
     if not (source / "model.json").exists():
         run, number = opened(source, client)
-        return package.whole(run, number, cast("Point", point or "trained"))
+        return package.whole(package.subject(run, number, cast("Point", point or "trained")))
     with sentences(source):
         model = standalone.load(source)
         facts = model.facts
@@ -53,10 +54,26 @@ def model_of(source: Path, client: str | None, point: str | None) -> Exported:
     return model
 
 
+def copied(source: Path, client: str | None, point: str | None, out: Path, *, onnx: bool) -> tuple[Path, str]:
+    """Copy the folder of an exported model, that of a site which joined; return it and whose model it is."""
+    facts = model_of(source, client, point).facts
+    if onnx and not (source / "model.onnx").exists():
+        raise UserError(
+            f"{source} holds no model.onnx: write it where the model is made, with --onnx of `fedgraft join`"
+        )
+    if out.exists():
+        raise UserError(f"{out} is there already; name another folder with --out")
+    try:
+        shutil.copytree(source, out)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error}") from None
+    return out, facts["client"]
+
+
 def predict(model: Exported, data: Path) -> str:
     """Answer for every sample of a file, as CSV."""
-    samples, _ = _read(model, data, targets=False)
-    columns, rows = standalone.table(model.facts, model.answers(samples))
+    given = _read(model, data, targets=False)
+    columns, rows = standalone.table(model.facts, model.answers(given.samples), given.names)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([columns, *rows])
     return text.getvalue()
@@ -67,13 +84,13 @@ def evaluate(model: Exported, data: Path, metrics: Sequence[str] = ()) -> dict[s
     task = _task(model)
     shown = [name for name in model.facts["metrics"] if name in METRICS]  # a folder names no code to run
     judges = task.judges(metrics or shown)
-    samples, raw = _read(model, data, targets=True)
-    assert raw is not None
-    targets = task.clean(raw, f"the target in {data}")
+    given = _read(model, data, targets=True)
+    assert given.targets is not None
+    targets = task.clean(given.targets, f"the target in {data}")
     task.fits(targets, str(data))
-    tallies, _ = task.judge(model.both(samples)[1], torch.from_numpy(targets), judges)
+    tallies, _ = task.judge(model.both(given.samples)[1], torch.from_numpy(targets), judges)
     values = {metric.name: metric.value(tallies[metric.name]) for metric in judges}
-    return {"samples": len(samples)} | {name: v if math.isfinite(v) else None for name, v in values.items()}
+    return {"samples": len(given.samples)} | {name: v if math.isfinite(v) else None for name, v in values.items()}
 
 
 def _task(model: Exported) -> Task:
@@ -84,18 +101,45 @@ def _task(model: Exported) -> Task:
     return made
 
 
-def _read(model: Exported, data: Path, *, targets: bool) -> tuple[Tensor, Array | None]:
+class Given(NamedTuple):
+    """What is asked about: samples, their targets where these are asked for, and the files that they are."""
+
+    samples: Tensor
+    targets: Array | None = None
+    names: Sequence[str] = ()
+
+
+TAKEN = {
+    "rows": "rows of a .csv, .tsv or .parquet file",
+    "images": "image files, or a folder of them",
+    "texts": "texts (.txt), or a folder of them",
+    "arrays": "arrays",
+}
+
+
+def _read(model: Exported, data: Path, *, targets: bool) -> Given:
     """Read samples, and their targets where these are asked for."""
     fitted = None if model.preparation is None else Fitted.model_validate(model.preparation)
-    suffix = data.suffix.lower()
-    if suffix in TABLES and fitted is not None and fitted.inputs:
+    suffix, form = data.suffix.lower(), model.form
+    if not data.exists():
+        raise UserError(f"there is nothing at {data}")
+    if form == "rows" and suffix in TABLES and fitted is not None:
         x, y = _rows(data, fitted, targets=targets)
     elif suffix == ".npz":
         x, y = _arrays(data, targets=targets)
-    elif fitted is not None and fitted.inputs:
-        raise UserError(f"{data} is no table: this model takes rows of a .csv, .tsv or .parquet file, or an .npz file")
+    elif data.is_dir() or suffix in standalone.ENDINGS[form] - TABLES:
+        with sentences(data):
+            try:
+                return _files(model, data, fitted, targets=targets)
+            except ValueError as error:
+                raise UserError(str(error)) from None
     else:
-        raise UserError(f"{data} is no .npz file: this model's samples are arrays, given as x in an .npz file")
+        raise UserError(f"{data} cannot be read: this model takes {TAKEN[form]}, or an .npz file with x")
+    return Given(_sound(model, x, data), y)
+
+
+def _sound(model: Exported, x: Array, data: Path) -> Tensor:
+    """Refuse samples of another shape, or with values that no network can take."""
     samples = as_inputs(x, model.facts["resize"] if x.dtype == np.uint8 else None)
     wanted = model.facts["input"]
     kind = str(samples.dtype).removeprefix("torch.")
@@ -106,14 +150,30 @@ def _read(model: Exported, data: Path, *, targets: bool) -> tuple[Tensor, Array 
         )
     if samples.is_floating_point() and not bool(torch.isfinite(samples).all()):
         raise UserError(f"{data} holds NaN or infinite values, or such that float32 cannot hold")
-    return samples, y
+    return samples
+
+
+def _files(model: Exported, data: Path, fitted: Fitted | None, *, targets: bool) -> Given:
+    """Read images, whose folders are their classes, or texts, of which each next character is a target."""
+    files = standalone.found(data, model.form)
+    if model.form == "texts" and targets and fitted is not None:
+        parts = [texts.samples_of(standalone.text_of(file), fitted, file.stem) for file in files]
+        x, y = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return Given(_sound(model, x, data), y)
+    if model.form == "images":
+        images.one_kind(files)
+    samples = torch.stack([model.pixels(file) if model.form == "images" else _end(model, file) for file in files])
+    labels = images.classes([(file.parent.name, file) for file in files], fitted) if targets else None
+    return Given(samples, labels, list(map(str, files)))
+
+
+def _end(model: Exported, file: Path) -> Tensor:
+    return model.tokens(standalone.text_of(file), file)
 
 
 def _rows(data: Path, fitted: Fitted, *, targets: bool) -> tuple[Array, Array | None]:
     table = read_frame(data)
-    for each in fitted.inputs:
-        if each.name not in table.columns and not each.indicator:
-            raise unknown(f"column of {data}", each.name, table.columns)
+    insist_on_columns(table, fitted, str(data))
     x = samples_of(table, fitted, str(data))
     y = targets_of(table, fitted, str(data)) if targets else None
     if fitted.window is None:

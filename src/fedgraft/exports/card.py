@@ -3,8 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
+USES = {
+    "rows": ("A table with the columns that it was trained on:", "new.csv"),
+    "images": (
+        "Image files of the size that it was trained on, or a folder of them (with Pillow):",
+        "image.png folder",
+    ),
+    "texts": ("Texts, of which the next character is foretold:", "text.txt"),
+}
+"""How new samples are given, by what they are made of."""
 
-def text(facts: Mapping[str, Any], preparation: str | None, *, onnx: bool) -> str:
+
+def text(facts: Mapping[str, Any], form: str, preparation: str | None, *, onnx: bool) -> str:
     """Write the card in Markdown."""
     shape = " x ".join(map(str, facts["input"]["shape"]))
     figures = [
@@ -49,7 +59,7 @@ def text(facts: Mapping[str, Any], preparation: str | None, *, onnx: bool) -> st
             '    model = load(".")',
             "    model.answers(samples)",
             "",
-            *_table_use(facts, preparation),
+            *_file_use(form),
             "- `model.pt2`: the whole model, by torch.export; open it only if you trust where it came from",
             "- `model.safetensors`: the network's weights, for code of your own that builds it",
             "- `model.json`: what goes in and out, and all that this page says",
@@ -60,13 +70,9 @@ def text(facts: Mapping[str, Any], preparation: str | None, *, onnx: bool) -> st
     )
 
 
-def _table_use(facts: Mapping[str, Any], preparation: str | None) -> list[str]:
-    """How rows of a table are given, where the samples are such rows."""
-    if not preparation or not facts["input"]["columns"] or len(facts["input"]["shape"]) != 1:
+def _file_use(form: str) -> list[str]:
+    """How files are given, where the preparation of what is in them is known."""
+    if form not in USES:
         return []
-    return [
-        "Rows of a table, with the columns that it was trained on:",
-        "",
-        "    python model.py rows.csv > answers.csv",
-        "",
-    ]
+    words, given = USES[form]
+    return [words, "", f"    python model.py {given} > answers.csv", ""]

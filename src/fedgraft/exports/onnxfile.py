@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import warnings
 from pathlib import Path
 
@@ -21,6 +22,9 @@ def write(model: nn.Module, example: Tensor, path: Path, batch: int | None) -> N
     except ImportError:
         raise UserError("ONNX needs onnx, onnxscript and onnxruntime: pip install 'fedgraft[onnx]'") from None
     shapes = None if batch else ({0: torch.export.Dim("batch")},)
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)  # it warns of operators that nobody asked for
     try:
         with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -34,5 +38,7 @@ def write(model: nn.Module, example: Tensor, path: Path, batch: int | None) -> N
     except Exception as error:
         reason = str(error).strip().partition("\n")[0][:200]
         raise UserError(f"this model cannot be written as ONNX ({reason}); leave --onnx out") from None
+    finally:
+        exporter.setLevel(level)
     if not torch.allclose(given, wanted, atol=CLOSE, rtol=CLOSE):
         raise UserError("onnxruntime computes something else than torch from this model; leave --onnx out")

@@ -3,9 +3,11 @@
 import json
 import shutil
 import warnings
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,8 +16,9 @@ from torch import Tensor, nn
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import Point
-from fedgraft.core.samples import Preparation
+from fedgraft.core.samples import ClientData, Preparation
 from fedgraft.core.settings import TASKS
+from fedgraft.core.spec import Spec
 from fedgraft.core.task import Task
 from fedgraft.data.federation import Federation
 from fedgraft.data.sources.fitted import Fitted, facts
@@ -25,6 +28,8 @@ from fedgraft.runs.personal import numbered
 from fedgraft.runs.run import Run
 
 FORMAT = 1
+_BLANKS = {"\n": "newline", " ": "space", "\t": "tab"}
+"""What characters are called that cannot be seen."""
 
 
 class Whole(nn.Module):
@@ -52,27 +57,50 @@ class Whole(nn.Module):
         return self._task.answers(outputs), outputs
 
 
-def whole(run: Run, client: int | str, point: Point) -> standalone.Exported:
-    """Return a client's own model, with all that an exported one has."""
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A client's own model, and what is said of it: the run that it comes from, whose it is, how good it was."""
+
+    run: Run
+    spec: Spec
+    client: int
+    data: ClientData
+    network: nn.Module
+    point: Point
+    metrics: Mapping[str, float | None]
+
+    @property
+    def fitted(self) -> Fitted | None:
+        return self.run.federation.fitted
+
+    @property
+    def example(self) -> Tensor:
+        """Two samples as they lie at the client."""
+        return self.data.train.inputs[:2]
+
+
+def subject(run: Run, client: int | str, point: Point) -> Subject:
+    """Find the model of a client of a finished run, with its figures at the end."""
     number = numbered(run.spec, client)
     network = run.module(number, point)
-    fed = run.federation
-    assert isinstance(fed, Federation)  # others have no modules
-    train = fed.clients[number].train
-    tokens = not run.spec.architecture(number).example.is_floating_point()
-    made = Whole(network, train.preparation, run.spec.task, tokens=tokens).eval()
-    told = _facts(run, fed, number, point, train.inputs[:2])
-    return standalone.Exported(told, None if fed.fitted is None else facts(fed.fitted), made)
+    assert isinstance(run.federation, Federation)  # others have no modules
+    figures = {metric.name: run.facts.rounds[-1].figures(point, metric.name) for metric in run.facts.metrics}
+    own = {name: None if each is None else each.per_client[number] for name, each in figures.items()}
+    return Subject(run, run.spec, number, run.federation.clients[number], network, point, own)
 
 
-def write(run: Run, client: int | str, point: Point, out: Path, *, onnx: bool = False) -> Path:
-    """Write a client's own model into a new folder."""
+def whole(of: Subject) -> standalone.Exported:
+    """Return a client's own model, with all that an exported one has."""
+    tokens = not of.spec.architecture(of.client).example.is_floating_point()
+    made = Whole(of.network, of.data.train.preparation, of.spec.task, tokens=tokens).eval()
+    return standalone.Exported(_facts(of), None if of.fitted is None else facts(of.fitted), made)
+
+
+def write(of: Subject, out: Path, *, onnx: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})) -> Path:
+    """Write a client's own model into a new folder, with other files ``beside`` it."""
     if out.exists():
         raise UserError(f"{out} is there already; name another folder with --out")
-    model = whole(run, client, point)
-    fed = run.federation
-    assert isinstance(fed, Federation)
-    example = fed.clients[numbered(run.spec, client)].train.inputs[:2]
+    model, example = whole(of), of.example
     program, batch = _graph(model.network, example)
     told = {**model.facts, "batch": batch}
     aside = out.with_name(f".{out.name}.part")
@@ -81,12 +109,15 @@ def write(run: Run, client: int | str, point: Point, out: Path, *, onnx: bool = 
         aside.mkdir(parents=True)
         _save(program, aside / "model.pt2")
         tensors = model.network.network.state_dict()
-        disk.write(aside / "model.safetensors", disk.packed(tensors, method=run.method.name, point=point))
+        disk.write(aside / "model.safetensors", disk.packed(tensors, method=of.run.method.name, point=of.point))
         disk.write(aside / "model.json", json.dumps(told, indent=1).encode())
         disk.write(aside / "model.py", Path(standalone.__file__).read_bytes())
-        if fed.fitted is not None:
-            write_preparation(aside, fed.fitted)
-        disk.write(aside / "README.md", card.text(told, PREPARATION if fed.fitted else None, onnx=onnx).encode())
+        if of.fitted is not None:
+            write_preparation(aside, of.fitted)
+        readme = card.text(told, model.form, PREPARATION if of.fitted else None, onnx=onnx)
+        disk.write(aside / "README.md", readme.encode())
+        for name, content in beside.items():
+            disk.write(aside / name, content)
         if onnx:
             from fedgraft.exports import onnxfile
 
@@ -123,32 +154,31 @@ def _save(program: Any, path: Path) -> None:
         torch.export.save(program, path)
 
 
-def _facts(run: Run, fed: Federation, client: int, point: Point, example: Tensor) -> dict[str, Any]:
-    result, task = run.facts, run.spec.task
-    figures = {metric.name: result.rounds[-1].figures(point, metric.name) for metric in result.metrics}
-    own = {name: None if each is None else each.per_client[client] for name, each in figures.items()}
-    names = _names(task, fed.fitted)
+def _facts(of: Subject) -> dict[str, Any]:
+    run, fed, spec = of.run, of.run.federation, of.spec
+    assert isinstance(fed, Federation)
+    result, task, example = run.facts, spec.task, of.example
     return {
         "format": FORMAT,
-        "client": run.spec.called(client),
+        "client": spec.called(of.client),
         "method": result.label or result.method,
         "params": result.params,
-        "point": point,
+        "point": of.point,
         "rounds": run.spec.rounds,
-        "seed": run.spec.seed,
+        "seed": spec.seed,
         "data": fed.name,
         "clients": run.spec.clients,
-        "training_samples": run.spec.samples[client],
+        "training_samples": spec.samples[of.client],
         "task": TASKS.named(task),
         "task_params": asdict(task),
         "kind": task.answered,
-        "answers": names,
+        "answers": _names(task, fed.fitted),
         "input": {"shape": list(example.shape[1:]), "type": str(example.dtype).removeprefix("torch."),
                   "columns": [] if fed.fitted is None else fed.fitted.names},
         "resize": fed.resize,
         "batch": None,
-        "metrics": own,
-        "test_samples": len(fed.clients[client].test),
+        "metrics": dict(of.metrics),
+        "test_samples": len(of.data.test),
         "model": run.config.model,
         "date": datetime.now(UTC).date().isoformat(),
         "versions": dict(result.versions),
@@ -160,5 +190,7 @@ def _names(task: Task, fitted: Fitted | None) -> list[str]:
     if task.answered == "values":
         target = "value" if fitted is None or fitted.target is None else fitted.target
         return [target] if task.outputs == 1 else [f"{target} {number}" for number in range(task.outputs)]
-    known = () if fitted is None else (*fitted.characters, "other") if fitted.characters else fitted.labels
+    known = () if fitted is None else fitted.labels
+    if fitted is not None and fitted.characters:
+        known = (*(_BLANKS.get(each, each) for each in fitted.characters), "other")
     return [*known, *(str(number) for number in range(len(known), task.outputs))]

@@ -50,6 +50,7 @@ class APFL(FedAvg):
     citation = "Deng, Kamani, Mahdavi, arXiv 2003.13461, 2020"
     idea = "a learned mixture of a private model and the global one, in weight space"
     headline = "trained"
+    newcomers = "train"
     shows = {"alpha": "share of the private model in the client's personal model; the rest is the global model"}
 
     alpha: float = hyper(0.5, "share of the private model at first", low=0.0, high=1.0)

@@ -46,6 +46,8 @@ Readings
 - Weight decay and clipping of the run: p is not decayed (it has its own penalty), and is clipped by itself.
 - BatchNorm statistics belong to v_i, and mixing them with p, which may be negative, could make variances negative. They
   stay with their client under every policy of the run, so P is the number of trained parameters.
+- A client that comes when training is over, which the paper does not have: p starts at p0, with its samples counted in,
+  its core as the mixture that p0 gives.
 - Absent clients, which the paper does not have, keep w_i and p_i; others go on with the core that they uploaded last.
 """
 
@@ -57,6 +59,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedgraft.core import bank
 from fedgraft.core.client import Client, ClientId
@@ -76,6 +79,7 @@ class APPLE(Method):
     idea = "each client learns, together with its core model, how to mix everybody's core models into its own"
     sends = "down: the others' core models (at most `budget` of them); up: the own core model"
     headline = "trained"
+    newcomers = "rounds"
     shows = {
         "p": "directed relationships: the weight of another client's core model in the model of the client; may be "
         "negative, and need not sum to one"
@@ -204,6 +208,14 @@ class APPLE(Method):
         base = max(1.5, (client.round + 1) * limit / client.clients)
         ids = choose(client["p"].cpu().numpy(), seen, client.id, limit, base, client.stream("select"))
         return Message(core=core, ids=torch.from_numpy(ids))
+
+    # ---- a newcomer: its core and its p, learned over the others' cores as they are; it downloads them all once
+    def admit(self, server: Server, client: ClientId) -> None:
+        start = server.spec.initial(client, self.independent_start)[: server["bank"].shape[1]]
+        server["bank"] = torch.cat([server["bank"], start[None]])
+        server["wanted"] = functional.pad(server["wanted"], (0, 1, 0, 1))
+        server["wanted"][client, :client] = True
+        server["met"] = functional.pad(server["met"], (0, 1))
 
     # ---- for people
     def observe_client(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -53,6 +53,7 @@ class DBE(FedAvg):
     idea = "FedAvg whose features are drawn to a common mean, with a private bias for what is local in them"
     sends = "down: the global model and the consensus mean; up: the trained model (once: the mean of the features)"
     averages = "the model (once: the mean of the features)"
+    newcomers = "train"
 
     kappa: float = hyper(1.0, "strength of the pull to the consensus mean", low=0.0)
     mu: float = hyper(1.0, "weight of the newest batch in the running mean of the features", above=0.0, high=1.0)

@@ -40,6 +40,7 @@ class Ditto(FedAvg):
     citation = "Li et al., ICML 2021, arXiv 2012.04221"
     idea = "FedAvg, and beside it a private model on each client with a quadratic pull towards the received one"
     headline = "trained"
+    newcomers = "train"
 
     lam: float = hyper(1.0, "strength of the pull", low=0.0)
     personal_epochs: int | None = hyper(None, "epochs of the personal model in a round; none is the run's", low=0)

@@ -52,6 +52,7 @@ class FedALA(FedAvg):
     family = "a global model and a personal twin"
     citation = "Zhang et al., AAAI 2023, arXiv 2212.01197"
     idea = "learn, for each element of the top layers, how much of the download replaces the client's old model"
+    newcomers = "train"
     shows = {
         "A": "how much of the download replaces the client's old model in the top layers, mean over their elements: "
         "1 is all of it, 0 nothing"

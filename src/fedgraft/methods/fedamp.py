@@ -25,6 +25,7 @@ Readings
 - Start: the paper asks for a minimiser and does not say where SGD starts. Here it starts at u_i; ``start="own"``
   starts at the client's last w_i, and u_i acts through the pull alone.
 - Absent clients: the paper has all clients in every round. Here a cloud model mixes the last upload of everybody.
+- A client that comes when training is over, which the paper does not have, starts as the mean of all models.
 - Distances are taken over trained parameters; BatchNorm statistics are mixed with the same weights.
 """
 
@@ -50,6 +51,7 @@ class MessagePassing(Method):
     citation = "Huang et al., AAAI 2021, arXiv 2007.03797"
     sends = "down: the client's own cloud model; up: the trained model"
     headline = "trained"
+    newcomers = "rounds"
     shows = {"xi": "share of another client's last upload in the cloud model of the client; rows sum to one"}
 
     lam: float = hyper(1.0, "how much models attract each other; the pull to the cloud model is lam / alpha", low=0.0)
@@ -96,6 +98,12 @@ class MessagePassing(Method):
         pull = min(self.lam / self.step(client.round), 1 / client.rate)
         start = received if self.start == "cloud" else client.own
         return client.train(start, pulled(self, client, received, pull), self.plan(client))
+
+    # ---- a newcomer: a cloud model of its own, mixed by its distance to the others, who stay where they are
+    def admit(self, server: Server, client: ClientId) -> None:
+        W = torch.cat([server["bank"], server["bank"].mean(0, keepdim=True)])
+        parameters = W[:, : server.spec.layout(0).trained]
+        server["bank"], server["xi"] = W, self.attention(parameters, self.step(0))
 
     # ---- for people
     def observe(self, server: Server) -> Mapping[str, Tensor]:

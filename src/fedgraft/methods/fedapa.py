@@ -28,6 +28,8 @@ Readings
   served, just before the mixing; the treated row is what that client's step starts from. (Treated after every wave,
   the rows of the others would shrink as often.) Without momentum a row moves only when its client was served, and
   treating it at once is the same.
+- A client that comes when training is over, which the paper does not have, starts with an even mixture of all
+  extractors, and with their mean in its own place of the bank; its rounds are the usual ones.
 - A row without weight (sum at most 1e-8), which the paper does not mention, falls back to the client's own model.
 """
 
@@ -37,6 +39,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedgraft.core import bank
 from fedgraft.core.client import ClientId
@@ -55,6 +58,7 @@ class FedAPA(Method):
     idea = "the server learns each client's mixture of all extractors from where its training ended; heads stay private"
     sends = "down: the client's own mixture of extractors; up: the trained extractor"
     headline = "trained"
+    newcomers = "rounds"
     shows = {"A": "aggregation weights: share of another client's model in the mixture that the client receives"}
 
     eta: float = hyper(0.01, "step size of the aggregation rows", low=0.0)
@@ -90,7 +94,7 @@ class FedAPA(Method):
         return self.dispatch(server, [client])[client]
 
     def dispatch(self, server: Server, clients: Sequence[ClientId]) -> Mapping[ClientId, Message]:
-        mixed = bank.mix(self.rows(server, clients), server["bank"])
+        mixed = self.mixtures(server, clients)
         return {client: Message(weights=weights) for client, weights in zip(clients, mixed, strict=True)}
 
     def merge(self, server: Server, inbox: Inbox) -> None:
@@ -101,7 +105,7 @@ class FedAPA(Method):
         width = parameters.stop - parameters.start
 
         A[senders] = self.rows(server, senders)
-        Delta = (uploads - bank.mix(A[senders], Theta))[:, :width]
+        Delta = (uploads - self.mixtures(server, senders))[:, :width]
         gradient = torch.zeros_like(A)
         gradient[senders] = bank.inner(Delta, Theta[:, :width])
         velocity = self.server_momentum * server["velocity"] + gradient
@@ -112,7 +116,11 @@ class FedAPA(Method):
         else:
             A[senders] = self.settled(A, senders)
         server["A"], server["velocity"] = A, velocity
-        server["bank"] = Theta.index_copy(0, torch.tensor(senders), uploads)
+        server["bank"] = bank.replaced(Theta, senders, uploads)
+
+    def mixtures(self, server: Server, clients: Sequence[ClientId]) -> Tensor:
+        """sum_j a_ij theta_j for each of the clients: sent, and where their training began when they reply."""
+        return server.once("mixtures", clients, lambda: bank.mix(self.rows(server, clients), server["bank"]))
 
     def rows(self, server: Server, clients: Sequence[ClientId]) -> Tensor:
         """The rows that the clients are served with; with momentum they are settled here, else after their step."""
@@ -131,6 +139,14 @@ class FedAPA(Method):
             own = torch.zeros_like(row).index_fill_(0, torch.tensor(client), 1.0)
             row = row / total if float(total) > 1e-8 else own
         return row
+
+    # ---- a newcomer: its row over a bank in which nobody else's model moves, learned by the same rule
+    def admit(self, server: Server, client: ClientId) -> None:
+        Theta, A = server["bank"], functional.pad(server["A"], (0, 1, 0, 1))
+        server["bank"] = torch.cat([Theta, Theta.mean(0, keepdim=True)])
+        A[client, :client] = 1 / client
+        A[client] = self.settle(A[client], client)
+        server["A"], server["velocity"] = A, functional.pad(server["velocity"], (0, 1, 0, 1))
 
     # ---- for people
     def observe(self, server: Server) -> Mapping[str, Tensor]:

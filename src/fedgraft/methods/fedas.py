@@ -44,7 +44,7 @@ from torch import Tensor
 from fedgraft.core.client import Client, ClientId
 from fedgraft.core.features import class_means, features
 from fedgraft.core.message import Field, Message
-from fedgraft.core.method import Inbox, Server, Spec, hyper
+from fedgraft.core.method import Inbox, Server, Spec, Sums, hyper
 from fedgraft.core.model import Model
 from fedgraft.core.training import Phase
 from fedgraft.methods.fedper import FedPer
@@ -83,6 +83,10 @@ class FedAS(FedPer):
 
     def expects(self, server: Server, client: ClientId) -> Mapping[str, Field]:
         return {**super().expects(server, client), "fisher": Field((), torch.float64, low=0)}
+
+    def sums(self) -> Sums:
+        """The server needs every client's Fisher information beside its extractor."""
+        return ""
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         super().merge(server, inbox)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedgraft.core.client import ClientId
 from fedgraft.core.message import Message
-from fedgraft.core.method import Inbox, Method, Server, Spec, average, hyper
+from fedgraft.core.method import Inbox, Method, Server, Spec, Sums, average, hyper
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,9 @@ class FedAvg(Method):
 
     def send(self, server: Server, client: ClientId) -> Message:
         return Message(weights=server[f"weights/{server.spec.assignment[client]}"])
+
+    def sums(self) -> Sums:
+        return self.weighting
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         for kind, mean in self.means(server.spec, inbox).items():

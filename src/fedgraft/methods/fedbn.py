@@ -20,8 +20,14 @@ Readings
 """
 
 from dataclasses import dataclass
+from functools import partial
 
+import torch
+from torch import Tensor
+
+from fedgraft.core.client import Client
 from fedgraft.core.model import Shared
+from fedgraft.core.optimizer import Stepper
 from fedgraft.methods.fedavg import FedAvg
 
 
@@ -38,6 +44,22 @@ class FedBN(FedAvg):
 
     def shared(self) -> Shared:
         return "all but BatchNorm"
+
+    def fit_newcomer(self, client: Client, received: Tensor) -> Tensor:
+        """Fit the BatchNorm layers, which are all that is the client's own; without any, everything."""
+        span = client.layout.span("all")
+        resting = torch.ones(client.layout.size, dtype=torch.bool, device=client.device)
+        for slot in client.layout.slots:
+            resting[slot.start : slot.stop] = not slot.batchnorm
+        if bool(resting[span].all()):
+            return super().fit_newcomer(client, received)
+
+        def update(weights: Tensor, gradient: Tensor, step: Stepper) -> None:
+            before = weights.clone()
+            step(weights, gradient)
+            weights.copy_(torch.where(resting[span], before, weights))
+
+        return client.train(received, partial(self.loss, client), update=update)
 
     def caveats(self) -> tuple[str, ...]:
         return ("FedBN differs from FedAvg by BatchNorm layers alone: with a network that has none, it is FedAvg",)

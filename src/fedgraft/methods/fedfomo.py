@@ -39,6 +39,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedgraft.core import bank, streams
 from fedgraft.core.client import Client, ClientId
@@ -59,6 +60,7 @@ class FedFomo(Method):
         "each client weighs a few others' models by how much they lower its validation loss, and starts from the mean"
     )
     sends = "down: M others' models; up: the trained model and what each of those models was worth"
+    newcomers = "rounds"
     shows = {
         "P": "affinities: how much another client's models lowered the client's validation loss, per distance from "
         "where it started, summed over the rounds; below 0 they were worse than its start"
@@ -160,6 +162,12 @@ class FedFomo(Method):
 
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
         return Message(weights=client.take(trained, self.shared()), gains=client["gains"])
+
+    # ---- a newcomer: it tries the others' models as they were uploaded last
+    def admit(self, server: Server, client: ClientId) -> None:
+        server["bank"] = functional.pad(server["bank"], (0, 0, 0, 1))
+        server["uploaded"] = functional.pad(server["uploaded"], (0, 1))
+        server["P"] = functional.pad(server["P"], (0, 1, 0, 1))
 
     # ---- for people
     def observe(self, server: Server) -> Mapping[str, Tensor]:

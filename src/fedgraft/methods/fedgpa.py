@@ -72,7 +72,7 @@ from fedgraft.core.client import Client, ClientId
 from fedgraft.core.features import class_means, pooled_means
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Server, Spec, average, hyper
-from fedgraft.methods.fedpac import Aligned, shares, stacked, with_block
+from fedgraft.methods.fedpac import Aligned, acquainted, shares, stacked, with_block, with_own
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class FedGPA(Aligned):
     def setup(self, spec: Spec) -> Server:
         everybody = {name: value.expand(spec.clients, *value.shape).clone() for name, value in self.start(spec).items()}
         own = torch.eye(spec.clients, dtype=torch.float64)
-        return Server(spec, **everybody, alpha=own, beta=own.clone())
+        return Server(spec, **everybody, alpha=own, beta=own.clone(), **self.unheard(spec))
 
     def send(self, server: Server, client: ClientId) -> Message:
         return Message(**{name: server[name][client] for name in ("extractor", "head", "prototypes", "known")})
@@ -124,10 +124,16 @@ class FedGPA(Aligned):
         """After training, the class means are the prototypes: they need not be sent twice."""
         return entry != "means" or self.stats == "pre"
 
+    @property
+    def compared(self) -> str:
+        """Which entry of a reply clients are compared by."""
+        return "means" if self.stats == "pre" else "prototypes"
+
     def merge(self, server: Server, inbox: Inbox) -> None:
         spec, senders = server.spec, torch.tensor(sorted(inbox))
         counts, n = stacked(inbox, "counts"), torch.tensor(spec.samples, dtype=torch.float64)[senders]
-        means = stacked(inbox, "means" if self.stats == "pre" else "prototypes")
+        self.remember(server, inbox, self.compared)
+        means = stacked(inbox, self.compared)
         alpha = beta = (n / n.sum()).expand(len(n), -1)
         if self.gpa_f:
             alpha = self.extractor_weights(counts, means, n)
@@ -169,6 +175,24 @@ class FedGPA(Aligned):
             P = P.masked_fill(common == 0, torch.inf)
         nearest = P.masked_fill(P == 0, torch.inf).amin(1, keepdim=True)
         return torch.where(P == 0, torch.where(nearest.isfinite(), nearest / 2, 1.0), P)
+
+    # ---- a newcomer: its own mixtures of the extractors and classifiers that the others have now
+    def admit(self, server: Server, client: ClientId) -> None:
+        super().admit(server, client)
+        C, known = server["prototypes"], server["known"]
+        news = {part: server[part].mean(0) for part in ("extractor", "head")}
+        news |= {"prototypes": pooled_means(C, known.long()), "known": known.any(0)}
+        for name, value in news.items():
+            server[name] = torch.cat([server[name], value[None]])
+
+    def merge_newcomer(self, server: Server, inbox: Inbox) -> None:
+        self.remember(server, inbox, self.compared)
+        who, counts, means, variances = acquainted(server)
+        n = torch.tensor(server.spec.samples, dtype=torch.float64)[who]
+        alpha = self.extractor_weights(counts, means, n) if self.gpa_f else (n / n.sum())[None]
+        beta = self.classifier_weights(counts, means, variances) if self.gpa_c else (n / n.sum())[None]
+        for part, weights in (("extractor", alpha), ("head", beta)):
+            server[part] = with_own(server[part], who, weights[-1], stacked(inbox, part)[0])
 
     # ---- client half
     def targets(self, client: Client, received: Tensor) -> Tensor | None:

@@ -33,6 +33,8 @@ Readings
 - ``qp="own"`` leaves every client its own head: alignment without collaboration.
 - Partial participation: heads are mixed among the clients of the round. Absent clients keep their head and receive the
   new extractor and prototypes.
+- A client that comes when training is over, which the paper does not have, mixes the heads that the others hold then,
+  by the statistics that each sent last; at first it gets their mean.
 - Statistics are taken in evaluation mode and on plain images; the authors' code takes them on augmented ones.
 """
 
@@ -63,6 +65,8 @@ class Aligned(Method):
     )
     threshold: float = hyper(1e-3, "weights of heads below this are dropped", low=0.0, high=1.0)
 
+    newcomers = "rounds"
+
     # ---- server half
     def start(self, spec: Spec) -> Mapping[str, Tensor]:
         """What everybody has before the first round; no class has a prototype yet."""
@@ -92,6 +96,23 @@ class Aligned(Method):
             return torch.eye(len(counts), dtype=torch.float64)
         h = shares(counts)[:, :, None] * means
         return simplex.prune(simplex.mixtures(h.flatten(1), variances), self.threshold)
+
+    # what the server knows of everybody's features, so that a newcomer's weights can be found from its own
+    def unheard(self, spec: Spec) -> dict[str, Tensor]:
+        """Return the statistics of clients that were not heard yet: they have no samples."""
+        c = self.start(spec)["prototypes"].repeat(spec.clients, 1, 1)
+        return {"last/counts": c[:, :, 0].long(), "last/means": c, "last/variance": c[:, 0, 0].clone()}
+
+    def remember(self, server: Server, inbox: Inbox, means: str = "means") -> None:
+        """Keep what the clients of the round said of their features."""
+        senders = torch.tensor(sorted(inbox))
+        for name, entry in (("counts", "counts"), ("means", means), ("variance", "variance")):
+            last = server[f"last/{name}"]
+            server[f"last/{name}"] = last.index_copy(0, senders, stacked(inbox, entry).to(last.dtype))
+
+    def admit(self, server: Server, client: ClientId) -> None:
+        for name in ("last/counts", "last/means", "last/variance"):
+            server[name] = torch.cat([server[name], torch.zeros_like(server[name][:1])])
 
     # ---- client half
     def assemble(self, client: Client, message: Message) -> Tensor:
@@ -152,13 +173,15 @@ class FedPAC(Aligned):
     def setup(self, spec: Spec) -> Server:
         first = dict(self.start(spec))
         heads = first.pop("head").repeat(spec.clients, 1)
-        return Server(spec, **first, heads=heads, beta=torch.eye(spec.clients, dtype=torch.float64))
+        beta = torch.eye(spec.clients, dtype=torch.float64)
+        return Server(spec, **first, heads=heads, beta=beta, **self.unheard(spec))
 
     def send(self, server: Server, client: ClientId) -> Message:
         common = {name: server[name] for name in ("extractor", "prototypes", "known")}
         return Message(**common, head=server["heads"][client])
 
     def merge(self, server: Server, inbox: Inbox) -> None:
+        self.remember(server, inbox)
         server["extractor"] = average(server.spec, inbox, "extractor")
         counts = stacked(inbox, "counts")
         held = counts.sum(0) > 0
@@ -170,6 +193,17 @@ class FedPAC(Aligned):
         senders = torch.tensor(sorted(inbox))
         server["heads"] = server["heads"].index_copy(0, senders, bank.mix(beta, stacked(inbox, "head")))
         server["beta"] = with_block(server["beta"], senders, beta)
+
+    # ---- a newcomer: its own mixture of the heads that the others have now; the extractor rests
+    def admit(self, server: Server, client: ClientId) -> None:
+        super().admit(server, client)
+        server["heads"] = torch.cat([server["heads"], server["heads"].mean(0, keepdim=True)])
+
+    def merge_newcomer(self, server: Server, inbox: Inbox) -> None:
+        self.remember(server, inbox)
+        who, counts, means, variances = acquainted(server)
+        beta = self.classifier_weights(counts, means, variances)[-1]
+        server["heads"] = with_own(server["heads"], who, beta, stacked(inbox, "head")[0])
 
     # ---- client half
     def plan(self, client: Client) -> tuple[Phase, ...]:
@@ -205,6 +239,18 @@ def shares(counts: Tensor) -> Tensor:
 def stacked(inbox: Inbox, entry: str) -> Tensor:
     """One entry of all replies, in the order of the senders."""
     return torch.stack([inbox[sender][entry] for sender in sorted(inbox)])
+
+
+def acquainted(server: Server) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return who was heard at least once, and the counts, means and variances that each of them sent last."""
+    who = server["last/counts"].sum(1).nonzero()[:, 0]
+    return who, server["last/counts"][who], server["last/means"][who], server["last/variance"][who]
+
+
+def with_own(models: Tensor, who: Tensor, weights: Tensor, own: Tensor) -> Tensor:
+    """Return the bank in which the last client has its mixture of the models of ``who``, its ``own`` the last."""
+    mixed = bank.mix(weights, torch.cat([models[who[:-1]], own[None]]))
+    return torch.cat([models[:-1], mixed[None]])
 
 
 def with_block(matrix: Tensor, members: Tensor, block: Tensor) -> Tensor:

@@ -57,6 +57,7 @@ class FedPHP(FedAvg):
     citation = "Li et al., ECML-PKDD 2021"
     idea = "a running mean of the client's own models is its personal model, and the teacher of each new download"
     headline = "trained"
+    newcomers = "train"
     needs_classes = True
 
     rho: float = hyper(0.05, "weight of the teacher in the loss", low=0.0, high=1.0)

@@ -56,6 +56,7 @@ class FedRoD(FedAvg):
     citation = "Chen, Chao, ICLR 2022, arXiv 2107.00778"
     idea = "FedAvg on a loss that is balanced over classes; a private head's logits are added to the generic ones"
     needs_classes = True
+    newcomers = "train"
 
     gamma: float = hyper(1.0, "how far class frequencies are taken out of the generic loss", low=0.0)
     start: Literal["zero", "head"] = hyper(

@@ -132,3 +132,17 @@ class FlexiFed(Method):
     def received_layers(self, client: Client) -> Sequence[Layer]:
         """Return the layers that travel between this client and the server."""
         return self.layers(client.architecture)[: len(client["contributors"])]
+
+    # ---- a newcomer: the mean of the layers that agree with its own, as far as they travel
+    def admit(self, server: Server, client: ClientId) -> None:
+        spec, own = server.spec, self.layers(server.spec.architecture(client))
+        cut, layers, sizes = edges(own, spec.settings.buffers), [spec.initial(client)[:0]], list[int]()
+        for depth, sets in enumerate(self.contributors(spec)):
+            partners = [j for C in sets if client in C for j in C if j < client]
+            there = [server[f"weights/{j}"] for j in partners if len(server[f"contributors/{j}"]) > depth]
+            if not there:
+                break
+            start, stop = cut[depth : depth + 2]
+            layers.append(torch.stack([weights[start:stop] for weights in there]).mean(0))
+            sizes.append(len(there) + 1)
+        server[f"weights/{client}"], server[f"contributors/{client}"] = torch.cat(layers), torch.tensor(sizes).long()

@@ -30,7 +30,7 @@ from torch import Tensor
 from fedgraft.core.client import Client, ClientId
 from fedgraft.core.evaluation import mean_loss
 from fedgraft.core.message import Field, Message
-from fedgraft.core.method import Inbox, Server, Spec, hyper
+from fedgraft.core.method import Inbox, Server, Spec, Sums, hyper
 from fedgraft.methods.fedavg import FedAvg
 
 
@@ -62,6 +62,10 @@ class IFCA(FedAvg):
 
     def expects(self, server: Server, client: ClientId) -> Mapping[str, Field]:
         return {**super().expects(server, client), "cluster": Field((), torch.int64, low=0, high=self.k - 1)}
+
+    def sums(self) -> Sums:
+        """There is a mean for each cluster, of whoever chose it."""
+        return ""
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         for j in range(self.k):

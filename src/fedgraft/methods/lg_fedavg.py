@@ -75,11 +75,18 @@ class LGFedAvg(FedAvg):
         if part == "head":
             server["parted"] = server["parted"].index_fill(0, torch.tensor(sorted(inbox)), True)
 
+    def admit(self, server: Server, client: ClientId) -> None:
+        """Let a newcomer have what there is of a common extractor, from the warm rounds."""
+        server["parted"] = torch.cat([server["parted"], torch.tensor([self.warm_rounds == 0])])
+
     # ---- client half
     def assemble(self, client: Client, message: Message) -> Tensor:
         if "head" in message:
             return client.put(client.own, message["head"], "head")
         return super().assemble(client, message)
+
+    def fit_newcomer(self, client: Client, received: Tensor) -> Tensor:
+        return self.fit(client, client.put(client.own, client.take(received, "head"), "head"))
 
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
         return Message(weights=client.take(trained, self.travels(client.round)))

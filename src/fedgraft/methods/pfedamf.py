@@ -60,6 +60,7 @@ class PFedAMF(FedAvg):
     idea = "fuse local, global and history models by a learned matrix, and distil the fusion into the upload"
     sends = "down: the global model; up: the distilled model"
     headline = "trained"
+    newcomers = "train"
     needs_classes = True
     reconstruction = True
     shows = {

@@ -63,6 +63,7 @@ class PFedHN(Method):
     citation = "Shamsian et al., ICML 2021, arXiv 2103.04628"
     idea = "a hypernetwork on the server turns a learned embedding of each client into that client's weights"
     sends = "down: the weights written for the client; up: how its training changed them"
+    newcomers = "rounds"
     shows = {"v": "embedding from which the hypernetwork writes the client's weights; alike rows are alike models"}
 
     server_lr: float = hyper(0.01, "learning rate of the hypernetwork and the embeddings", low=0.0)
@@ -142,6 +143,16 @@ class PFedHN(Method):
 
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
         return Message(change=(received - trained)[client.layout.span(self.shared())])
+
+    # ---- a newcomer: its embedding is learned, from the mean of all; the hypernetwork rests
+    def admit(self, server: Server, client: ClientId) -> None:
+        server["v"] = torch.cat([server["v"], server["v"].mean(0, keepdim=True)])
+        server["velocity/v"] = functional.pad(server["velocity/v"], (0, 0, 0, 1))
+
+    def merge_newcomer(self, server: Server, inbox: Inbox) -> None:
+        resting = {name: tensor for name, tensor in server.items() if "phi/" in name}
+        self.merge(server, inbox)
+        server.update(resting)
 
     # ---- for people
     def observe(self, server: Server) -> Mapping[str, Tensor]:

@@ -61,6 +61,7 @@ class PFedLA(Method):
     citation = "Ma et al., CVPR 2022, arXiv 2205.03993"
     idea = "the server learns each client's mixture of all models, layer by layer, with a hypernetwork for each client"
     sends = "down: the client's own mixture (without retained layers); up: the trained model"
+    newcomers = "rounds"
     shows = {
         "alpha": "share of another client's layer in that layer of the client's model, a slice for each layer from "
         "input to output; rows sum to one"
@@ -136,6 +137,12 @@ class PFedLA(Method):
         weights, width = client.own.clone(), client.layout.width(self.shared(), client.settings.buffers)
         weights[:width][~inside(client.layout, message["kept"], width)] = message["weights"]
         return weights
+
+    # ---- a newcomer: a hypernetwork of its own; those of the others are not needed in its copy of the server
+    def admit(self, server: Server, client: ClientId) -> None:
+        Theta = server["bank"]
+        server.update(self.setup(server.spec))
+        server["bank"] = torch.cat([Theta, Theta.mean(0, keepdim=True)])
 
     # ---- for people
     def observe(self, server: Server) -> Mapping[str, Tensor]:

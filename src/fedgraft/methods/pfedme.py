@@ -65,6 +65,7 @@ class PFedMe(FedAvg):
     idea = "a personal model near the global one, which moves towards where the personal models settle"
     sends = "down: the global model; up: the client's moved copy of it"
     headline = "trained"
+    newcomers = "train"
 
     lam: float = hyper(15.0, "strength of the spring between theta and w_i", low=0.0)
     K: int = hyper(5, "steps on theta for each batch", low=1)

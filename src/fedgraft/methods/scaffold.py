@@ -44,7 +44,7 @@ from torch import Tensor
 from fedgraft.core.client import Client, ClientId
 from fedgraft.core.evaluation import BATCH
 from fedgraft.core.message import Field, Message
-from fedgraft.core.method import Inbox, Method, Server, Spec, average, hyper
+from fedgraft.core.method import Inbox, Method, Server, Spec, Sums, average, hyper
 from fedgraft.core.model import Model
 from fedgraft.core.settings import Training
 
@@ -77,6 +77,9 @@ class SCAFFOLD(Method):
 
     def expects(self, server: Server, client: ClientId) -> Mapping[str, Field]:
         return {name: Field(server[of].shape, server[of].dtype) for name, of in (("delta_y", "x"), ("delta_c", "c"))}
+
+    def sums(self) -> Sums:
+        return "uniform"
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         spec = server.spec

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MODELS: Registry[Any] = Registry("model", __name__, group="fedgraft.models")
 FAMILIES = {"vgg-family": ("vgg11", "vgg13", "vgg16", "vgg19")}
-_CHOICES = ("lenet5", "cnn-digits", "mlp")
+_CHOICES = ("embed", "lenet5", "cnn-digits", "mlp")
 """What `auto` tries, in this order."""
 
 
@@ -54,15 +54,18 @@ def builder(name: str, input_shape: "Shape", classes: int) -> "Callable[[], nn.M
     return partial(kind, **given)
 
 
-def resolve(name: str, input_shape: "Shape", classes: int) -> str:
-    """Check that a name, a comma list or a family fits the data, and give its canonical spelling."""
+def resolve(name: str, input_shape: "Shape", classes: int, *, tokens: bool | None = None) -> str:
+    """Check that a name, a comma list or a family fits the data, and give its canonical spelling.
+
+    ``tokens`` says whether samples are whole numbers that name something, where that is known.
+    """
     shape = tuple(input_shape)
     if not shape or min(shape) < 1 or classes < 1:
         raise UserError(
             f"a model needs samples of at least one value and at least one class; "
             f"this data has samples of shape {shape} and {classes} classes"
         )
-    return ",".join(_resolve(part, shape) for part in _parts(name))
+    return ",".join(_resolve(part, shape, tokens) for part in _parts(name))
 
 
 def fleet(name: str, clients: int) -> list[str]:
@@ -120,24 +123,32 @@ def _members(name: str) -> list[str]:
     return members
 
 
-def _resolve(part: str, shape: "Shape") -> str:
+def _resolve(part: str, shape: "Shape", tokens: bool | None) -> str:
     if part == "auto":
-        return next(_resolve(name, shape) for name in _CHOICES if MODELS[name]().fits(shape))
+        fitting = [name for name in _CHOICES if _takes(MODELS[name](), shape, bool(tokens))]
+        if not fitting:
+            raise UserError("no model of ours takes several rows of tokens: bring one of your own (./mynet.py:build)")
+        return _resolve(fitting[0], shape, tokens)
     insist(part)
     word, colon, argument = part.partition(":")
     member = f"{FAMILIES[word][0]}{colon}{argument}" if word in FAMILIES else part
     made = _blueprint(*MODELS.prepared(member))
     if made is None:
         return absolute(part)
-    if not made.fits(shape):
-        fitting = [name for name in MODELS.shipped if MODELS[name]().fits(shape)]
+    if not is_shipped(part) and made.fits(shape):
+        return absolute(part)
+    if not _takes(made, shape, tokens):
+        fitting = [name for name in MODELS.shipped if _takes(MODELS[name](), shape, bool(tokens))]
         raise UserError(
             f"{word} takes {made.inputs}, and this data has samples of "
-            f"{'x'.join(map(str, shape))}; what fits it: {', '.join(fitting)}"
+            f"{'x'.join(map(str, shape))}{' tokens' if tokens else ''}; "
+            f"what fits it: {', '.join(fitting) or 'a model of your own (./mynet.py:build)'}"
         )
-    if not is_shipped(part):
-        return absolute(part)
     return f"{word}:{made.argument}" if made.argument else word
+
+
+def _takes(made: "Blueprint", shape: "Shape", tokens: bool | None) -> bool:
+    return tokens in (None, made.tokens) and made.fits(shape)
 
 
 def _blueprint(kind: Any, given: dict[str, Any]) -> "Blueprint | None":

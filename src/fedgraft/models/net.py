@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor, nn
 
 Shape = tuple[int, ...]
-"""What one sample looks like: (channels, height, width) for images, (features,) for tables."""
+"""What one sample looks like: (channels, height, width) for images, (features,) for tables, (length,) for tokens."""
 
 
 class Net(nn.Module):
@@ -39,6 +39,8 @@ class Blueprint(ABC):
     syntax: ClassVar[str]
     about: ClassVar[str]
     inputs: ClassVar[str] = "other samples"
+    tokens: ClassVar[bool] = False
+    """Whether it takes whole numbers that name something, and nothing else."""
 
     @property
     def argument(self) -> str:

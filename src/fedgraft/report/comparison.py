@@ -36,6 +36,8 @@ def view(comparison: Comparison[Any], at: At = AT[0], metric: str | None = None)
         parts.append(differences(shown, at, rows[0].metric))
     if any(row.best or row.everyone for row in rows):
         parts.append(further(rows))
+    if any(row.unseen for row in rows):
+        parts.append(unseen(comparison, rows))
     parts += [Text(textwrap.fill(remark, WIDTH)) for remark in remarks(rows, at)]
     return Group(*parts)
 
@@ -110,6 +112,25 @@ def further(rows: Sequence[Row]) -> Group:
     }
     headings = [f"{heading}{point}" for heading in columns for point in POINTS]
     return _table("Further figures", caption, ("\nmethod", *headings), cells)
+
+
+def unseen(comparison: Comparison[Any], rows: Sequence[Row]) -> Group:
+    """The clients that were not there in training."""
+    counts = [r.unseen for each in comparison.results.values() for r in each if r.unseen is not None]
+    caption = f"{unit(rows[0].metric)}: mean over these clients, pooled over their samples"
+    caption += "" if rows[0].metric.higher else "\nless is better"
+    caption += f"\nheld out of training, then {counts[0].rounds} rounds with the others at rest"
+    caption += "\nlocal: alone, from the initial weights, for as many rounds"
+    cells = {
+        row.method + "*" * row.reconstruction: [
+            _spread(row.metric, found[point], bold=point == row.point) if found else Text("")
+            for point in POINTS
+            for found in (row.unseen, row.unseen_pooled)
+        ]
+        for row in rows
+    }
+    headings = ("\nmethod", "received\nmean", "\npooled", "trained\nmean", "\npooled")
+    return _table(f"Unseen: {_counted(len(counts[0].names), 'client')} in each seed", caption, headings, cells)
 
 
 def remarks(rows: Sequence[Row], at: At) -> Iterator[str]:

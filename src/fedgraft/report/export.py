@@ -54,7 +54,8 @@ def _csv(comparison: Comparison[Any], at: At, metric: str | None) -> str:
     """Every row of the table in full precision; empty where nothing is known."""
     written = io.StringIO()
     rows = [_facts(row, len(comparison.facts[row.method])) for row in comparison.rows(at, metric)]
-    writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
+    columns = max((list(row) for row in rows), key=len)  # a row may lack those of clients that joined
+    writer = csv.DictWriter(written, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return written.getvalue().rstrip("\n")
@@ -64,6 +65,9 @@ def _facts(row: Row, seeds: int) -> dict[str, Any]:
     known: dict[str, Any] = {"method": row.method, "metric": row.metric.name, "point": row.point, "seeds": seeds}
     for name in ("mean", "pooled", "worst_tenth", "unevenness"):
         spread: Spread = getattr(row, name)[row.point]
+        known |= {name: spread.mean, f"{name}_deviation": spread.deviation}
+    for name in ("unseen", "unseen_pooled") if row.unseen else ():
+        spread = getattr(row, name)[row.point]
         known |= {name: spread.mean, f"{name}_deviation": spread.deviation}
     found = row.difference
     known |= {
@@ -126,6 +130,9 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
         _figures(rows, "worst tenth", lambda row: row.worst_tenth, metric.higher),
         _figures(rows, "spread of clients", lambda row: row.unevenness, False),
     ]
+    if all(row.unseen for row in rows):
+        columns.append(_figures(rows, "unseen", lambda row: row.unseen, metric.higher))
+        columns.append(_figures(rows, "unseen, pooled", lambda row: row.unseen_pooled, metric.higher))
     if any(row.difference for row in rows):
         known = [row.difference for row in rows]
         most = max(found.mean for found in known if found is not None)
@@ -160,5 +167,7 @@ def _about(comparison: Comparison[Any], rows: Sequence[Row], at: At) -> Iterator
     if any(row.difference for row in rows):
         counted_in = "points" if metric.percent else metric.title
         yield f"Gain over local in {counted_in}, + is better; p: Wilcoxon's signed ranks, Holm's correction."
+    if all(row.unseen for row in rows):
+        yield "Unseen: clients that were held out of training and joined afterwards."
     if any(row.reconstruction for row in rows):
         yield "* our reading of the method."

@@ -1,7 +1,7 @@
 """Every figure as SVG and PNG, for a paper: its axis names, colours that colour-blind readers can tell apart."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,21 +43,28 @@ def write(reading: Reading, folder: Path, at: At = AT[0], metric: str | None = N
 
     Clients are compared ``at`` a point by one metric; convergence is drawn of all.
     """
+    found = reading.comparisons
+    written = []
+    for number, study in enumerate(found):
+        place = folder if len(found) == 1 else folder / f"{number + 1}-{_slug(study.title)}"
+        written += save(place, _figures(study, at, study.metric(metric)))
+    return written
+
+
+def save(folder: Path, drawn: Iterable[tuple[str, "Figure"]]) -> list[Path]:
+    """Write figures by name into a folder, as SVG and PNG; they are drawn one after another, in one style."""
     try:
         import matplotlib as mpl
     except ImportError:
         raise UserError("figures need matplotlib: pip install '.[plots]' in a checkout of fedgraft") from None
-    found = reading.comparisons
     written = []
     with mpl.rc_context(_STYLE):
-        for number, study in enumerate(found):
-            place = folder if len(found) == 1 else folder / f"{number + 1}-{_slug(study.title)}"
-            _make(place)
-            for name, figure in _figures(study, at, study.metric(metric)):
-                for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
-                    path = place / f"{_slug(name)}.{suffix}"
-                    figure.savefig(path, metadata=metadata, dpi=200)
-                    written.append(path)
+        for name, figure in drawn:
+            _make(folder)
+            for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
+                path = folder / f"{_slug(name)}.{suffix}"
+                figure.savefig(path, metadata=metadata, dpi=200)
+                written.append(path)
     return written
 
 

@@ -125,6 +125,7 @@ def _compared(study: Study, at: At, metric: MetricInfo) -> dict[str, Any]:
         "reordered": [len({tuple(labels) for labels in each.values()}) > 1 for each in ranking],
         "has_best": any(row.best for row in rows),
         "has_everyone": any(row.everyone for row in rows),
+        "has_unseen": any(row.unseen for row in rows),
         "has_reconstructions": any(row.reconstruction for row in rows),
     }
 

@@ -21,7 +21,9 @@ def by_client(comparison: Comparison[Any], at: At = AT[0], metric: str | None = 
     if not verdicts:
         return ["There is no run of local to compare the clients with."]
     best, info = verdicts[0], comparison.metric(metric)
-    seeds = comparison.seeds if _steady(comparison.config.partition) else comparison.seeds[:1]
+    config = comparison.config
+    steady = _steady(config.partition) and (config.hold_out is None or config.data_seed is not None)
+    seeds = comparison.seeds if steady else comparison.seeds[:1]
     over = f", mean of {len(seeds)} seeds" if len(seeds) > 1 else f", seed {seeds[0]}"
     sure = "; 95 % interval of one seed's test" if info.counted else ""
     head = f"Does joining pay? {best.label} against training alone, {info.title}{over}{sure}"

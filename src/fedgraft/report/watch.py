@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.data.partition.picture import BARS
 from fedgraft.runs import identity
+from fedgraft.runs.agenda import FILE, Agenda
 from fedgraft.runs.config import read
 from fedgraft.runs.metric import FIRST, MetricInfo
 from fedgraft.runs.resultfile import Record, complaint
@@ -23,6 +25,7 @@ from fedgraft.runs.upgrade import upgraded_record
 
 POLL_SECONDS = 0.5
 _SPARK = 18
+_ROWS = 24
 
 
 @dataclass
@@ -97,23 +100,23 @@ def watch(directory: Path, console: Console, *, poll_seconds: float = POLL_SECON
     """Show a run or a comparison until it ends or somebody presses Ctrl-C; plain lines where there is no terminal."""
     if not directory.is_dir():
         raise UserError(f"there is no directory {directory}")
-    if not any(_runs(directory)):
+    if not (directory / FILE).exists() and not any(_runs(directory)):
         raise UserError(f"{directory} holds no run: a run's directory has a config.toml from its first moment on")
     followers: dict[Path, Follower] = {}
     if not console.is_terminal:
         for _ in _rounds(directory, followers, poll_seconds, spoken=True):
             pass
         return
-    with Live(_table(followers.values()), console=console, refresh_per_second=4) as live:
+    with Live(_table(directory, followers.values()), console=console, refresh_per_second=4) as live:
         for _ in _rounds(directory, followers, poll_seconds, spoken=False):
-            live.update(_table(followers.values()))
+            live.update(_table(directory, followers.values()))
 
 
 def _runs(directory: Path) -> Iterator[Path]:
     if (directory / "config.toml").exists():
         yield directory
     else:
-        yield from (config.parent for config in directory.glob("*/config.toml"))
+        yield from (config.parent for depth in ("*", "*/*") for config in directory.glob(f"{depth}/config.toml"))
 
 
 def _rounds(directory: Path, followers: dict[Path, Follower], pause: float, *, spoken: bool) -> Iterator[None]:
@@ -134,6 +137,8 @@ def _rounds(directory: Path, followers: dict[Path, Follower], pause: float, *, s
 
 
 def _is_over(directory: Path) -> bool:
+    if (directory / FILE).exists():
+        return not Agenda.read(directory).left()
     if (directory / "config.toml").exists():
         return (directory / "result.json").exists()
     return (directory / "comparison.json").exists()
@@ -146,17 +151,40 @@ def _line(follower: Follower, record: Record) -> str:
     return f"{follower.directory.name} round {record.round}/{follower.rounds} {' '.join(parts)}"
 
 
-def _table(followers: Iterable[Follower]) -> Table:
+def _table(directory: Path, followers: Iterable[Follower]) -> Table:
     caption = "mean over the clients; Ctrl-C ends the view, not the run"
-    table = Table(box=box.SIMPLE, pad_edge=False, caption=caption)
+    agenda = Agenda.read(directory) if (directory / FILE).exists() else None
+    title = None if agenda is None else _progress(agenda)
+    table = Table(box=box.SIMPLE, pad_edge=False, caption=caption, title=title)
     table.add_column("run", overflow="ellipsis", max_width=24, no_wrap=True)
     for heading in ("round", "metric", "received", "trained", "last round"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("trained so far", no_wrap=True)
-    for each in followers:
+    for each in _worth_a_row(list(followers)):
         done = f"{len(each.records)}/{each.rounds}"
-        table.add_row(Text(each.directory.name), done, *map(Text, _latest(each)), _age(each), _spark(each))
+        name = str(each.directory.relative_to(directory)) if each.directory != directory else directory.name
+        table.add_row(Text(name), done, *map(Text, _latest(each)), _age(each), _spark(each))
     return table
+
+
+def _progress(agenda: Agenda) -> Text:
+    """How many runs are in which state, who is at work, and what the first that failed had to say."""
+    counted = agenda.states()
+    parts = [f"{len(agenda.entries)} runs: " + ", ".join(f"{count} {state}" for state, count in counted.items())]
+    hosts = Counter((agenda.holder(each) or "?").partition(" ")[0] for each in agenda.entries
+                    if agenda.state(each) == "at work")  # fmt: skip
+    parts += [f"at work on {', '.join(f'{host} ({count})' for host, count in hosts.items())}"] if hosts else []
+    parts += [f"failed: {place}: {why}" for place, why in list(agenda.failures().items())[:1]]
+    return Text("\n".join(parts))
+
+
+def _worth_a_row(followers: list[Follower]) -> list[Follower]:
+    """All runs, if they fit on a screen; of many, those that are going on and the last that ended."""
+    if len(followers) <= _ROWS:
+        return followers
+    going = [each for each in followers if not each.finished]
+    ended = [each for each in followers if each.finished]
+    return [*ended[-max(1, _ROWS - len(going)) :], *going][-_ROWS:]
 
 
 def _latest(follower: Follower) -> tuple[str, str, str]:

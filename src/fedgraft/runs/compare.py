@@ -1,8 +1,8 @@
 """Compare methods on the same federations: the same partitions, starts, batches and participants for each seed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,17 @@ from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
-from fedgraft.runs import directory, identity, population, results
+from fedgraft.runs import agenda as agendas
+from fedgraft.runs import crew, directory, population, reading, results
+from fedgraft.runs.agenda import Agenda, Entry, Planner, Worker, complete, differences
 from fedgraft.runs.comparison import REFERENCES, Comparison
-from fedgraft.runs.config import MACHINE, RunConfig, configure, read
+from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.directory import COMPARISON, folder_name
 from fedgraft.runs.population import Model
-from fedgraft.runs.run import Run, Watcher, finished, go_on, plan, start
+from fedgraft.runs.run import Run, Watcher, finished
+from fedgraft.runs.sweep import Grid, Sweep
 
-AGENDA = "agenda.toml"
-GIVEN = (
-    "the comparison in {} was given data, a model or a method from Python; "
-    "call fedgraft.compare as before, with the same out, and it goes on"
-)
+KIND = "comparison"
 
 
 def contestants(chosen: str | Method | Iterable[str | Method]) -> dict[str, Method]:
@@ -42,92 +41,58 @@ def contestants(chosen: str | Method | Iterable[str | Method]) -> dict[str, Meth
     return members
 
 
-@dataclass(frozen=True)
-class Agenda:
-    """Which runs a comparison is made of: written down before the first, so that it can go on after any accident."""
+def asked(members: Mapping[str, Method], seeds: Sequence[int]) -> dict[str, Any]:
+    """What a comparison was asked for besides settings, as it is written."""
+    methods = [
+        {"name": METHODS.named(each), "params": directory.without_none(each.parameters())} for each in members.values()
+    ]
+    return {"seed": seeds[0], "seeds": len(seeds), "methods": methods}
 
-    config: RunConfig
+
+@dataclass(frozen=True)
+class Question:
+    """Which methods are compared under which settings with which seeds, and on what."""
+
+    settings: Mapping[str, RunConfig]
+    """By their names in a sweep; without one there is one, without a name."""
     members: Mapping[str, Method]
     seeds: tuple[int, ...]
+    planner: Planner
     objects: bool = False
-    """Whether data, a model or a method came from Python and cannot be found again: then only Python can go on."""
 
-    @classmethod
-    def read(cls, place: Path, changes: Mapping[str, Any]) -> "Agenda":
-        """Read what is written in ``place``; ``changes`` may set what is the machine's."""
-        if surplus := set(changes) - MACHINE:
-            raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another comparison")
-        written = read(place / AGENDA)
-        try:
-            if written["objects"]:
-                raise UserError(GIVEN.format(place))
-            members = [METHODS.make(each["name"], **each["params"]) for each in written["methods"]]
-            seeds = tuple(range(written["seed"], written["seed"] + written["seeds"]))
-            config = configure(written["config"], changes, {"seed": seeds[0]})
-            return cls(config, {METHODS.label(each): each for each in members}, seeds, written["objects"])
-        except (LookupError, TypeError, AttributeError) as error:
-            raise UserError(f"{place / AGENDA} is not the agenda of a comparison: {error}") from None
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """All of it, as it is written."""
-        config = self.config.model_dump(exclude={"method", "params", "seed"})
-        return {
-            "seed": self.seeds[0],
-            "seeds": len(self.seeds),
-            "objects": self.objects,
-            "methods": [{"name": METHODS.named(each), "params": directory.without_none(each.parameters())}
-                        for each in self.members.values()],
-            "config": directory.without_none(config),
-        }  # fmt: skip
-
-    def folder(self, place: Path, label: str, seed: int) -> Path:
-        """Where a run of the comparison has its directory."""
-        return place / f"{folder_name(label)}-seed{seed}"
-
-    def left(self, place: Path) -> int:
-        """How many runs are not finished yet."""
-        folders = [self.folder(place, label, seed) for label in self.members for seed in self.seeds]
-        return sum(not (folder / "result.json").exists() for folder in folders)
-
-    @contextmanager
-    def claimed(self, place: Path) -> Iterator[None]:
-        """Have the comparison's directory to oneself: a fresh one, or one with this comparison or a part of it."""
-        begun = (place / AGENDA).exists()
-        if not begun:
-            directory.fresh(place)
-        with disk.locked(place):
-            if not begun or self._extends(place):
-                (place / COMPARISON).unlink(missing_ok=True)  # it tells of fewer runs; without it, some are missing
-                disk.write(place / AGENDA, directory.as_toml(self.facts))
-            yield
-
-    def _extends(self, place: Path) -> bool:
-        """Whether there are more methods or seeds here than in ``place``; all that is there has to be here too."""
-        there, here = read(place / AGENDA), self.facts
-        differing = differences(there, here)
-        if not differing and (place / COMPARISON).exists():
-            raise UserError(f"the comparison in {place} is complete, there is nothing left to do")
-        if differing and not self._contains(there):
-            which = ", ".join(differing)
-            raise UserError(f"{place} holds another comparison ({which}); name another directory with --out")
-        return bool(differing)
-
-    def _contains(self, there: Mapping[str, Any]) -> bool:
-        """Whether a written agenda is this one with fewer methods or seeds."""
-        here = self.facts
-        fewer = there.get("methods"), there.get("seeds")
-        if not (isinstance(fewer[0], list) and isinstance(fewer[1], int)):
-            return False
-        kept = all(method in here["methods"] for method in fewer[0]) and fewer[1] <= here["seeds"]
-        return kept and not differences({**there, "methods": here["methods"], "seeds": here["seeds"]}, here)
+    def entries(self) -> tuple[Entry, ...]:
+        """Plan a run of every method under all settings, so that what cannot work is refused; return all runs."""
+        found: list[Entry] = []
+        for name, config in self.settings.items():
+            fed = self.planner.drawn(first := config.model_copy(update={"seed": self.seeds[0]}))
+            if given := self.planner.federation is not None:
+                population.insist_on_agreement(config, fed)
+            settled = population.settled(first, fed, given=given)
+            self.planner.remember(settled, fed)
+            for seed, (label, method) in itertools.product(self.seeds, self.members.items()):
+                known = {"method": METHODS.named(method), "params": method.parameters(), "seed": seed}
+                place = f"{name + '/' if name else ''}{folder_name(label)}-seed{seed}"
+                found.append(Entry.of(place, settled.model_copy(update=known), label))
+            for entry in found[-len(self.seeds) * len(self.members) :][: len(self.members)]:
+                self.planner(entry)
+        return tuple(found)
 
 
-def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Name what is not the same in two agendas."""
-    other = ["methods differ"] if there.get("methods") != here.get("methods") else []
-    parts = [{key: value for key, value in each.items() if key != "methods"} for each in (there, here)]
-    return other + identity.differences(*parts)
+@dataclass(frozen=True)
+class Labour:
+    """How the work is done: where it is written, who watches, how many runs at once."""
+
+    place: Path | None = None
+    watchers: Sequence[Watcher] = ()
+    parallel: crew.Parallel = 1
+    fresh: bool = False
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def expect(self, runs: int) -> None:
+        """Tell those who watch how many runs there are to come."""
+        for watcher in self.watchers:
+            if hasattr(watcher, "expect"):
+                watcher.expect(runs)
 
 
 def compare(
@@ -140,6 +105,8 @@ def compare(
     model: Model | str | None = None,
     watchers: Sequence[Watcher] = (),
     out: str | Path | None = None,
+    parallel: crew.Parallel = 1,
+    fresh: bool = False,
     progress: bool | None = None,
     **settings: Any,
 ) -> Comparison[Run]:
@@ -149,87 +116,223 @@ def compare(
     ``model`` are those of :func:`fedgraft.run`; ``federation`` is your own, or makes it for each seed. Every seed draws
     a new partition, new initial weights and new batches, the same for all methods. If ``out`` holds the same
     comparison, interrupted or with fewer methods or seeds, it goes on: finished runs are kept, and one that was cut
-    short continues from its checkpoint.
+    short continues from its checkpoint. Others may work on it at the same time (`fedgraft work`). ``parallel`` does
+    several runs at once (``"auto"``: if that is faster, which is measured), ``fresh`` computes what was computed
+    before.
     ``progress`` shows how it goes and, at the end, the table; unless told, in a terminal and in a notebook.
     """
     from fedgraft.report.comparison import view
     from fedgraft.terminal import watched
 
+    question = pose(chosen, Grid({}), seeds, config, recipe, federation, model, settings)
+    labour = _labour(out, watchers, parallel, fresh, question.objects)
+    return watched(
+        lambda display: _carry_out(question, replace(labour, watchers=[*watchers, *display]))[""],
+        view, progress=progress,
+    )  # fmt: skip
+
+
+def sweep(
+    chosen: str | Method | Iterable[str | Method],
+    over: Mapping[str, Sequence[Any]],
+    *,
+    seeds: int = 3,
+    config: RunConfig | None = None,
+    recipe: str | None = None,
+    federation: Federation | Callable[[int], Federation] | None = None,
+    model: Model | str | None = None,
+    watchers: Sequence[Watcher] = (),
+    out: str | Path | None = None,
+    parallel: crew.Parallel = 1,
+    fresh: bool = False,
+    progress: bool | None = None,
+    **settings: Any,
+) -> Sweep:
+    """Compare methods under every combination of settings, ``over={"lr": [0.01, 0.1], "fedapa.mu": [0.3, 0.5]}``.
+
+    Values of a method's hyper-parameter make variants of it; values of a run's setting make a comparison each. All
+    else is as in :func:`compare`.
+    """
+    from fedgraft.report.sweep import view
+    from fedgraft.terminal import watched
+
+    question = pose(chosen, Grid.of(over), seeds, config, recipe, federation, model, settings)
+    labour = _labour(out, watchers, parallel, fresh, question.objects)
+    return watched(
+        lambda display: Sweep(_carry_out(question, replace(labour, watchers=[*watchers, *display]))),
+        view, progress=progress,
+    )  # fmt: skip
+
+
+def pose(
+    chosen: str | Method | Iterable[str | Method],
+    grid: Grid,
+    seeds: int,
+    config: RunConfig | None,
+    recipe: str | None,
+    federation: Federation | Callable[[int], Federation] | None,
+    model: Model | str | None,
+    settings: Mapping[str, Any],
+) -> Question:
+    """Make a question of what somebody asked for, or say what is wrong with it."""
     if not isinstance(seeds, int) or seeds < 1:
         raise UserError(f"a comparison needs at least one seed, not {seeds!r}")
     if isinstance(model, str):
-        settings["model"], model = model, None
+        settings, model = {**settings, "model": model}, None
     if surplus := settings.keys() & {"method", "params"}:
         raise UserError(
             f"{min(surplus)} is a setting of one run: name the methods of a comparison as 'fedapa:mu=0.3', "
             "or as objects such as FedAPA(mu=0.3)"
         )
     config = configure(config or {}, settings, recipe_name=recipe)
-    members = contestants(chosen)
+    members = grid.variants(contestants(chosen))
     found = all(METHODS.findable(each) for each in members.values())
     objects = federation is not None or model is not None or not found
     drawn = (lambda _: federation) if isinstance(federation, Federation) else federation
     if drawn is not None and not callable(drawn):
         raise UserError(f"federation is a Federation, or a function that makes one for a seed, not {federation!r}")
-    agenda = Agenda(config, members, tuple(range(config.seed, config.seed + seeds)), objects)
-    place = None if out is None else Path(out)
-    left = len(agenda.members) * seeds if place is None else agenda.left(place)
-    return watched(
-        lambda display: _carry_out(agenda, drawn, model, [*watchers, *display], place),
-        view, progress=progress, runs=left,
-    )  # fmt: skip
+    numbers = tuple(range(config.seed, config.seed + seeds))
+    return Question(grid.settings(config), members, numbers, Planner(members, drawn, model), objects)
 
 
-def resume(place: str | Path, *, watchers: Sequence[Watcher] = (), **changes: Any) -> Comparison[Run]:
-    """Go on with an interrupted comparison at its first missing run, to the same bits.
+def _labour(
+    out: str | Path | None, watchers: Sequence[Watcher], parallel: crew.Parallel, fresh: bool, objects: bool
+) -> Labour:
+    crew.insist_on_parallel(parallel)
+    if parallel != 1 and (objects or out is None):
+        raise UserError(
+            "several runs at once are processes of their own, which need a directory (out), and cannot have data, a "
+            "model or a method from Python: name them by files, or leave parallel out"
+        )
+    return Labour(None if out is None else Path(out), watchers, parallel, fresh)
+
+
+def resume(
+    place: str | Path,
+    *,
+    watchers: Sequence[Watcher] = (),
+    parallel: crew.Parallel = 1,
+    fresh: bool = False,
+    **changes: Any,
+) -> Sweep:
+    """Go on with an interrupted comparison or sweep where it was, to the same bits; runs that failed are tried again.
 
     ``changes`` may set what is the machine's: ``workers`` and so on. A comparison that was given data or a model from
     Python goes on when :func:`compare` is called as before, with the same ``out``.
     """
-    agenda = Agenda.read(Path(place), changes)
-    return _carry_out(agenda, None, None, watchers, Path(place))
+    crew.insist_on_parallel(parallel)
+    labour = Labour(Path(place), watchers, parallel, fresh, changes)
+    agenda = Agenda.read(Path(place))
+    if agenda.kind != KIND:
+        raise UserError(f"{place} holds no comparison, but {agenda.kind}; `fedgraft work` goes on with its runs")
+    worker = Worker(agenda.place, watchers=watchers, changes=changes, fresh=fresh, keep=True)
+    if _complete(agenda):
+        raise UserError(f"the comparison in {place} is complete, there is nothing left to do")
+    return Sweep(_work(agenda, worker, labour))
 
 
-def _carry_out(
-    agenda: Agenda,
-    federation: Callable[[int], Federation] | None,
-    model: Model | None,
-    watchers: Sequence[Watcher],
-    place: Path | None,
-) -> Comparison[Run]:
-    """Do what is left of an agenda; what cannot work is refused before anything is written."""
-    first, given = agenda.seeds[0], federation is not None
-
-    def plans(seed: int) -> dict[str, Run]:
-        config = agenda.config.model_copy(update={"seed": seed})
-        if federation is None:
-            fed = population.federation(config)
-        else:
-            fed = federation(seed)
-            if not isinstance(fed, Federation):
-                raise UserError(f"the function given as federation made no Federation for seed {seed}, but {fed!r}")
-            population.insist_on_agreement(config, fed)
-        return {label: plan(method, fed, config, model, given=given) for label, method in agenda.members.items()}
-
-    planned = plans(first)
-    made = next(iter(planned.values())).federation
-    agenda = replace(agenda, config=population.settled(agenda.config, made, given=given))
-    runs: dict[str, list[Run]] = {label: [] for label in agenda.members}
-    with nullcontext() if place is None else agenda.claimed(place):
-        for seed in agenda.seeds:
-            for label, run in (planned if seed == first else plans(seed)).items():
-                folder = None if place is None else agenda.folder(place, label, seed)
-                runs[label].append(complete(run, folder, watchers))
-        known = next(iter(planned.values())).config
-        told = known.model_copy(update={"seed": first, "method": agenda.config.method, "params": {}})
-        comparison = Comparison(told, runs)
-        if place is not None:
-            results.write_json(place / COMPARISON, comparison.to_json())
-    return comparison
+def conclude(agenda: Agenda) -> None:
+    """Write the tables of a comparison all of whose runs are done, by whomever."""
+    for name, entries in grouped(agenda).items():
+        runs: dict[str, list[Any]] = {}
+        for entry in entries:
+            runs.setdefault(entry.label, []).append(reading.read_run(agenda.folder(entry)))
+        _write(agenda, name, Comparison(_told(next(iter(runs.values()))[0].config), runs))
 
 
-def complete(run: Run, folder: Path | None, watchers: Sequence[Watcher]) -> Run:
-    """Keep a run that is finished, go on with one that was begun, start one that is missing."""
-    if folder is None or not (folder / "config.toml").exists():
-        return start(run, folder, watchers)
-    return finished(run, folder) if (folder / "result.json").exists() else go_on(run, folder, watchers)
+def grouped(agenda: Agenda) -> dict[str, list[Entry]]:
+    """The runs of each comparison in an agenda, by the settings that make it another."""
+    found: dict[str, list[Entry]] = {}
+    for entry in agenda.entries:
+        found.setdefault(entry.directory.rpartition("/")[0], []).append(entry)
+    return found
+
+
+def _carry_out(question: Question, labour: Labour) -> dict[str, Comparison[Run]]:
+    """Do what is left; what cannot work is refused before anything is written."""
+    entries = question.entries()
+    place = labour.place
+    if place is None:
+        labour.expect(len(entries))
+        return _gathered(
+            Agenda(Path(), entries),
+            lambda entry: complete(question.planner(entry), None, labour.watchers),
+        )
+    found = Agenda(place, entries, KIND, asked(question.members, question.seeds), question.objects)
+    _claim(found, question)
+    worker = Worker(place, question.planner, labour.watchers, fresh=labour.fresh, keep=True)
+    return _work(found, worker, labour)
+
+
+def _claim(agenda: Agenda, question: Question) -> None:
+    """Write an agenda down: in a fresh directory, or in one with this comparison or a part of it."""
+    place = agenda.place
+    if (place / agendas.FILE).exists():
+        there = Agenda.read(place)
+        lost = agenda.missing(there)
+        differing = differences(_facts(there), _facts(agenda))
+        if there.kind != KIND or lost or there.objects != agenda.objects:
+            which = ", ".join(differing) or "objects differ"
+            raise UserError(f"{place} holds another comparison ({which}); name another directory with --out")
+        if not differing and _complete(there):
+            raise UserError(f"the comparison in {place} is complete, there is nothing left to do")
+        for entry in agenda.entries[: len(question.members)]:
+            if (agenda.folder(entry) / "config.toml").exists():
+                run = question.planner(entry)
+                run.identity.insist(agenda.folder(entry), run.federation.names)
+        if differing:  # its tables tell of fewer runs; without them, some are missing
+            for name in grouped(agenda):
+                (place / name / COMPARISON).unlink(missing_ok=True)
+    agenda.write()
+
+
+def _facts(agenda: Agenda) -> dict[str, Any]:
+    """What tells two comparisons apart, for people."""
+    swept = sorted(grouped(agenda))
+    return {**agenda.asked, "config": {**agenda.common, "method": "", "params": {}, "seed": 0}, "sweep": swept}
+
+
+def _complete(agenda: Agenda) -> bool:
+    return all((agenda.place / name / COMPARISON).exists() for name in grouped(agenda))
+
+
+def _work(agenda: Agenda, worker: Worker, labour: Labour) -> dict[str, Comparison[Run]]:
+    """Work on an agenda until all is done, alone or with a crew, and put together what there is."""
+    agenda.forgive()
+    labour.expect(len(agenda.left()))
+    shifts = crew.shifts(labour.parallel, agenda, worker.planner)
+    if shifts.runs > 1:
+        tell = [each.survey for each in labour.watchers if hasattr(each, "survey")]
+        with crew.Crew(agenda.place, shifts, labour.fresh) as hands:
+            hands.work(tell)
+    worker.work()  # what a crew left: all of it, where there is none
+    agenda.insist_on_success(worker.error)
+    found = _gathered(
+        agenda,
+        lambda entry: worker.done.get(entry.directory) or finished(worker.planner(entry), agenda.folder(entry)),
+    )
+    for name, comparison in found.items():
+        _write(agenda, name, comparison)
+    return found
+
+
+def _gathered(agenda: Agenda, run: Callable[[Entry], Run]) -> dict[str, Comparison[Run]]:
+    """Put the runs of an agenda together, each comparison by itself."""
+    found: dict[str, Comparison[Run]] = {}
+    for name, entries in grouped(agenda).items():
+        runs: dict[str, list[Run]] = {}
+        for entry in entries:
+            runs.setdefault(entry.label, []).append(run(entry))
+        found[name] = Comparison(_told(next(iter(runs.values()))[0].config), runs)
+    return found
+
+
+def _told(config: RunConfig) -> RunConfig:
+    """The settings of a comparison: those of its runs, whatever their methods and seeds."""
+    usual = RunConfig.model_fields["method"].default
+    return config.model_copy(update={"method": usual, "params": {}})
+
+
+def _write(agenda: Agenda, name: str, comparison: Comparison[Any]) -> None:
+    with disk.writing(agenda.place):
+        results.write_json(agenda.place / name / COMPARISON, comparison.to_json())

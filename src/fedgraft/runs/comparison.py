@@ -243,14 +243,11 @@ class Comparison(Generic[AnyRun]):
     def frame(self) -> Frame:
         """Every figure that was measured, one in a row: a DataFrame where pandas is installed, else a list of dicts.
 
-        The columns are method, seed, round, set (test, validation or everyone), point, client (a name, or ``mean`` and
-        ``pooled`` over all), metric and value; what was not measured has no row.
+        The columns are method, seed, round, set (test, validation, everyone or unseen), point, client (a name, or
+        ``mean`` and ``pooled`` over all), metric and value; what was not measured has no row.
         """
         return frame(
-            row
-            for label, each in self.facts.items()
-            for result in each.values()
-            for row in observations(label, result.seed, result.rounds, result.called)
+            row for label, each in self.facts.items() for result in each.values() for row in observations(label, result)
         )
 
     def to_json(self, at: At = AT[0], metric: str | None = None) -> dict[str, Any]:

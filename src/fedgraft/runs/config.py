@@ -4,6 +4,7 @@ This module is imported by the command line before anything is asked for, so it 
 """
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,6 +82,12 @@ class RunConfig(Settings):
         description="seed of how data are split and put aside, to keep them while seed changes (default: seed)",
     )
     participation: str = Field("1", description="share of clients in a round, or a range such as 0.6..1")
+    hold_out: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="share of the clients that never take part in training, and join when it is over (docs/joining.md)",
+    )
     evaluate_every: int = Field(1, ge=1, description="evaluate after every so many rounds, and after the last")
     global_test: bool = Field(False, description="also test each client's model on the test samples of all clients")
     checkpoint_every: int | Literal["auto"] = Field(
@@ -187,6 +194,11 @@ def gone(name: str, value: Any) -> str:
         return "averaging is a stage now, and the mean needs none: leave it out"
     text = GONE[name].format(value)
     return f'{name} is a stage now: write stages = ["{text}"], or --stage {text} on the command line'
+
+
+def runs_folder() -> Path:
+    """The folder that all runs lie in unless told otherwise."""
+    return Path(os.environ.get("FEDGRAFT_RUNS") or "runs")
 
 
 def flag(name: str) -> str:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedgraft import kernels
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
-from fedgraft.base.version import __version__
+from fedgraft.base.version import ARITHMETIC, __version__
 from fedgraft.data import digest
 from fedgraft.kernels.native import library
 from fedgraft.runs.config import MACHINE, RunConfig, configure
@@ -64,13 +64,15 @@ class Identity(BaseModel):
     """What it is judged by, for those who follow it; the task says so, and nobody has to agree to it."""
     versions: dict[str, str] = Field(default_factory=_versions)
     instructions: dict[str, str] = Field(default_factory=_instructions)
+    arithmetic: int | None = None
+    """The version of the arithmetic; runs of older versions of fedgraft do not say."""
 
     @classmethod
     def of(cls, config: RunConfig, data: Held, metrics: Sequence[MetricInfo] = ()) -> "Identity":
         """Say who a run is."""
         prints = data.fingerprints
         held = None if prints is None else [{split: dict(part) for split, part in each.items()} for each in prints]
-        return cls(settings=_settings(config.model_dump()), data=held, metrics=list(metrics))
+        return cls(settings=_settings(config.model_dump()), data=held, metrics=list(metrics), arithmetic=ARITHMETIC)
 
     @cached_property
     def digest(self) -> dict[str, str]:
@@ -93,10 +95,17 @@ class Identity(BaseModel):
             for what, before, now in self._machine(there)
         ]
 
+    def decides_like(self, there: "Identity") -> bool:
+        """Whether a run of that identity has this one's bits: same settings, data, arithmetic and instructions."""
+        same = (self.settings, self.data) == (there.settings, there.data)
+        return same and self.arithmetic == there.arithmetic and not self._machine(there)
+
     def _machine(self, there: "Identity") -> list[tuple[str, str, str]]:
         pairs = [(what, there.versions.get(what, "?"), self.versions[what]) for what in ("torch", "numpy")]
         for user, words in (("torch", "PyTorch's instruction set"), ("kernels", "the kernels' instruction set")):
             pairs.append((words, there.instructions.get(user, "?"), self.instructions[user]))
+        if there.arithmetic is not None:
+            pairs.append(("version of the arithmetic", str(there.arithmetic), str(self.arithmetic)))
         return [(what, before, now) for what, before, now in pairs if before != now]
 
 

@@ -50,7 +50,9 @@ class PersonalModels:
     spec: Spec
     server: Server
     states: Mapping[ClientId, State]
-    data: Sequence[ClientData]
+    data: Sequence[ClientData] | Mapping[ClientId, ClientData]
+    newcomer: str = ""
+    """Who it is, if this is the copy of a server in which somebody is the last client who was not there in training."""
 
     def predictor(self, client: ClientId, point: Point) -> Predictor:
         """Return a client's own model as a callable that maps prepared inputs to outputs, in evaluation mode."""
@@ -74,9 +76,10 @@ class PersonalModels:
         if point not in POINTS:
             raise unknown("point", str(point), POINTS)
         spec, last = self.spec, self.spec.rounds - 1
-        workshop = Workshop(self.method, spec, self.data, torch.device("cpu"))
+        workshop = Workshop(self.method, spec, self.data, torch.device("cpu"), newcomer=self.newcomer)
+        served = [client] if self.newcomer else range(spec.clients)
         with single_thread(), streams.untouched(), torch.enable_grad():  # some methods train here
-            message = rounds.deliver(self.method, self.server, range(spec.clients))[client]
+            message = rounds.deliver(self.method, self.server, served)[client]
             workshop.begin("evaluate", client, last)
             subject = workshop.client(client, self.states[client], last, "evaluate")
             exchange.contact(self.method, subject)

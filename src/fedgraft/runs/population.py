@@ -16,6 +16,7 @@ from fedgraft.base.reference import absolute
 from fedgraft.core import streams
 from fedgraft.core.method import Method, Server
 from fedgraft.core.model import Architecture, as_taken
+from fedgraft.core.secure import LEAST, Secure
 from fedgraft.core.settings import TASKS
 from fedgraft.core.stages import Averaging, Stage
 from fedgraft.core.task import Task
@@ -26,7 +27,7 @@ from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.data.partition import SCHEMES
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.source import Reading
-from fedgraft.runs.config import CLIENTS, READING, SCHEME, RunConfig
+from fedgraft.runs.config import CLIENTS, MACHINE, READING, SCHEME, RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -94,6 +95,14 @@ def federation(config: RunConfig) -> Federation:
     return replace(made, notes=(*made.notes, f"the recipe's {' and '.join(ignored)} gave way to what the data are"))
 
 
+def drawn_by(config: RunConfig) -> str:
+    """All that decides the federation of a configuration, but for the files themselves."""
+    others = {*MACHINE, "method", "params", "model", "head", "rounds", "seed", "training", "metrics", "kernels"}
+    others |= {"participation", "evaluate_every", "global_test"}
+    others.remove("data_dir")
+    return f"{config.drawn_by} {config.model_dump_json(exclude=others)}"
+
+
 def reading(config: RunConfig) -> Reading:
     """Return the settings that say how data at sites are read."""
     return Reading(**{name: getattr(config, name) for name in READING})
@@ -103,7 +112,7 @@ def facts(fed: Federation) -> dict[str, Any]:
     """Return the settings that a federation has decided."""
     return {
         "dataset": fed.name,
-        "clients": len(fed),
+        "clients": len(fed) + len(fed.unseen),
         "partition": fed.partition,
         "validation": fed.validation,
         "normalise": fed.normalise,
@@ -112,6 +121,24 @@ def facts(fed: Federation) -> dict[str, Any]:
         "task": TASKS.named(fed.task),
         **{name: getattr(fed.reading, name) for name in READING},
     }
+
+
+def held_out(config: RunConfig, fed: Population) -> Population:
+    """Take the clients that the run holds out away, drawn by the seed of the data; never all of them, and one at least.
+
+    What is left is the federation: whatever is indexed by client, counted or averaged, knows nothing of them.
+    """
+    if config.hold_out is None:
+        return fed
+    if not isinstance(fed, Federation):
+        raise UserError(
+            "hold_out takes clients out of a federation, and those on other machines are there to take part"
+        )
+    if len(fed) < 2:
+        raise UserError("hold_out keeps clients away from training, and there is only one")
+    count = min(max(1, round(config.hold_out * len(fed))), len(fed) - 1)
+    chosen = streams.generator(config.drawn_by, "hold out").permutation(len(fed))[:count]
+    return fed.without({int(client) for client in chosen})
 
 
 def insist_on_agreement(config: RunConfig, fed: Federation) -> None:
@@ -141,7 +168,7 @@ def _canonical(name: str, value: Any) -> Any:
 def settled(config: RunConfig, fed: Population, *, given: bool) -> RunConfig:
     """Write what the data are into the configuration: that of a federation that was ``given``, or of what was made."""
     config = found_again(config)
-    known: dict[str, Any] = {"clients": len(fed)}
+    known: dict[str, Any] = {"clients": len(fed) + (len(fed.unseen) if isinstance(fed, Federation) else 0)}
     if given and isinstance(fed, Federation):
         known = facts(fed)
     elif given:
@@ -173,7 +200,13 @@ def architectures(
     if model is not None:
         build = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
         return (_own_architecture(build, example, config, "custom"),), (0,) * len(fed), "custom"
-    name = models.resolve(config.model, fed.input_shape, fed.task.outputs)
+    tokens = not example.is_floating_point()
+    if tokens and fed.task.name != "next-token" and models.is_shipped(config.model) and "vocab" not in config.model:
+        raise UserError(
+            f"x_train in {fed.name} is {str(example.dtype).removeprefix('torch.')}; save pixels as uint8 and features "
+            "as float32 (or are these tokens? then say how many there are: --model embed:vocabulary=500)"
+        )
+    name = models.resolve(config.model, fed.input_shape, fed.task.outputs, tokens=tokens)
     fleet = models.fleet(name, len(fed))
     kinds = list(dict.fromkeys(fleet))
     found = tuple(_named_architecture(kind, fed, example, config) for kind in kinds)
@@ -185,11 +218,6 @@ def _named_architecture(name: str, fed: Population, example: torch.Tensor, confi
     build = models.builder(name, fed.input_shape, fed.task.outputs)
     if not models.is_shipped(name):
         return _own_architecture(build, example, config, name)
-    if not example.is_floating_point():
-        raise UserError(
-            f"x_train in {fed.name} is {str(example.dtype).removeprefix('torch.')}; save pixels as uint8 and features "
-            "as float32 (tokens need a model of your own that embeds them)"
-        )
     return _architecture(build, example, config, config.head or "head", name)
 
 
@@ -247,11 +275,29 @@ def insist_on_device(name: str) -> None:
         raise UserError(f"there is no device {name!r} here: {str(error).partition(chr(10))[0]}") from None
 
 
+def _insist_on_sums(method: Method, server: Server, stage: Secure) -> None:
+    """Refuse secure aggregation where the server needs more than a sum, or where a sum would hide nobody."""
+    spec, expected = server.spec, method.expects(server, 0)
+    if not expected:  # nothing is sent, so there is nothing to hide
+        return
+    if not method.sums():
+        raise UserError(
+            f"{method.name} needs what each client sends ({', '.join(expected)}), not only the sum of it: the stage "
+            f"{stage.name} cannot serve it"
+        )
+    if len(spec.architectures) > 1:
+        raise UserError(f"the stage {stage.name} adds up models, so all clients need the same architecture")
+    if spec.clients < LEAST:
+        raise UserError(f"a sum hides nobody among fewer than {LEAST} clients: the stage {stage.name} needs as many")
+
+
 def insist_on_stages(method: Method, server: Server) -> None:
     """Refuse a stage that would have nothing to do."""
     for stage in server.spec.pipeline.stages:
         if isinstance(stage, Averaging) and not method.averages:
             raise UserError(f"{method.name} does not average what clients send: the stage {stage.name} means nothing")
+        if isinstance(stage, Secure):
+            _insist_on_sums(method, server, stage)
         if type(stage).objection is Stage.objection:  # it has none, so nobody need send for it to look
             continue
         if complaint := stage.objection(method.send(server, 0), method.expects(server, 0)):

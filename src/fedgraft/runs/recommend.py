@@ -20,18 +20,20 @@ from typing import Any, NamedTuple
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method
+from fedgraft.core.metrics import Metric
 from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, population, reading, results, table
-from fedgraft.runs.compare import Agenda, compare, complete, contestants, differences
+from fedgraft.runs.agenda import complete, differences
+from fedgraft.runs.compare import asked, compare, contestants
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import At, RunConfig, configure, read
-from fedgraft.runs.directory import COMPARISON
+from fedgraft.runs.directory import COMPARISON, folder_name
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.population import Model
 from fedgraft.runs.resultfile import Result
 from fedgraft.runs.run import Watcher, insist_on_replies, plan
-from fedgraft.runs.statistics import Difference, Interval, more_than_chance, over_seeds, paired
+from fedgraft.runs.statistics import Difference, Interval, between_areas, more_than_chance, over_seeds, paired
 
 OWN: At = "own"
 ALONE, TUNED = "local", "fedavg-ft"
@@ -42,9 +44,13 @@ PARTS = (1 / 3, 2 / 3)
 FINALISTS = 3
 FEW = 30
 """Validation samples below which a site's figure is little more than chance."""
+FEW_OF_A_CLASS = 5
+"""Validation samples that are not of a site's most frequent class, below which a ranking of them is worth a word."""
 VALIDATION = 0.2
 """The share of training samples that is put aside, where nobody says another and sites bring none."""
 RACE, FINAL = "race.toml", "final"
+Say = Mapping[str, Sequence[int]]
+"""By metric: how much each site's figure counts in the choice; sites count alike by a metric that is not here."""
 
 
 class Standing(NamedTuple):
@@ -58,22 +64,31 @@ class Standing(NamedTuple):
     """For a round, with its tests."""
 
     @classmethod
-    def of(cls, each: Sequence[Result], metrics: Sequence[MetricInfo]) -> "Standing":
+    def of(cls, each: Sequence[Result], metrics: Sequence[MetricInfo], say: "Say") -> "Standing":
         rounds = sum(len(result.rounds) for result in each)
         return cls(
-            tuple(statistics.fmean(_on_validation(result, metric) for result in each) for metric in metrics),
+            tuple(
+                statistics.fmean(table.on_validation(result, metric, OWN, say.get(metric.name)) for result in each)
+                for metric in metrics
+            ),
             sum(sum(traffic(result)) for result in each) / rounds,
             sum(result.seconds for result in each) / rounds,
         )
 
 
-def _on_validation(result: Result, metric: MetricInfo) -> float:
-    """The client mean on validation data at the method's own point, when it was last measured."""
-    for record in reversed(result.rounds):
-        found = record.figures(table.measured(result, OWN), metric.name, "_validation")
-        if found is not None and found.mean is not None:
-            return found.mean
-    return math.nan
+def says(fed: Federation, metrics: Iterable[Metric]) -> "Say":
+    """How much each site's figure counts in the choice, where not all count alike.
+
+    A metric that ranks one class against another says as little as there are few of the rarer one: the AUC of one
+    healthy person among eighteen is a throw of dice. There a site counts by its samples that are not of its most
+    frequent class.
+    """
+    ranking = [metric.name for metric in metrics if metric.single]
+    if not ranking or not fed.task.has_classes:
+        return {}
+    counts = [client.validation.counts(fed.task.classes) for client in fed.clients]
+    others = [int(each.sum() - each.max()) for each in counts]
+    return dict.fromkeys(ranking, others)
 
 
 def traffic(result: Result) -> tuple[float, float]:
@@ -129,6 +144,8 @@ class Recommendation:
     """Methods that were not, or not to the end, and why; those that were merely worse are not here."""
     notes: tuple[str, ...] = ()
     directory: Path | None = None
+    classes: Sequence[tuple[int, int]] | None = None
+    """Of each site: its test samples of the two classes that an AUC sets against each other."""
 
     @cached_property
     def metric(self) -> MetricInfo:
@@ -165,7 +182,8 @@ class Recommendation:
         known: list[int] | None = self.final.facts[self.best][seeds[0]].test_samples
         tested = [None] * len(self.final.names(seeds[0])) if known is None else known
         names = self.final.names(seeds[0])
-        return tuple(_site(self.metric, *each) for each in zip(names, ours, alone, tested, strict=True))
+        classes: Sequence[tuple[int, int] | None] = self.classes or [None] * len(names)
+        return tuple(_site(self.metric, *each) for each in zip(names, ours, alone, tested, classes, strict=True))
 
     def told(self, verdict: str) -> list[str]:
         """The sites of which this is true."""
@@ -211,8 +229,7 @@ class Recommendation:
         if not self.leads:
             said.append("On validation data, training alone was as good as every method or better.")
         if (other := self.against_tuned) is not None:
-            sure = "more than noise" if other.more_than_noise else "not more than noise"
-            said.append(f"Against fedavg-ft, the simple choice: {self._written(other)}; {sure}.")
+            said.append(f"Against fedavg-ft, the simple choice: {self._written(other)}; {_sure(other)}.")
         return [*said, self._cost(), self._how(), *self.notes]
 
     def _on_average(self) -> str:
@@ -222,9 +239,7 @@ class Recommendation:
         said += f"{metric.shown(ours)}{metric.unit} with {self.best}"
         if found is None:
             return said + "."
-        sure = "more than noise" if found.more_than_noise else "not more than noise"
-        sure = f"{found.pairs} sites are too few for a test over all of them" if found.too_few else sure
-        return f"{said}: {self._written(found)}; {sure}."
+        return f"{said}: {self._written(found)}; {_sure(found)}."
 
     def _written(self, found: Difference) -> str:
         low, high = map(self.metric.difference, found.interval)
@@ -247,7 +262,8 @@ class Recommendation:
     def _how(self) -> str:
         seeds = len(self.final.seeds)
         out = f" ({len(self.left_out)} did not fit)" if self.left_out else ""
-        over = "the number of test samples and seeds" if self.metric.counted else "seeds alone"
+        known = self.metric.counted or self.classes is not None
+        over = "the number of test samples and seeds" if known else "seeds alone"
         return (
             f"{self.tried} federated methods were tried{out}, in {self.runs} runs; validation data chose between them, "
             f"test data were looked at once, for these figures. Final: {seeds} seed{'s' if seeds > 1 else ''}. "
@@ -302,8 +318,19 @@ _WORDS = {
 }
 
 
+def _sure(found: Difference) -> str:
+    if found.too_few:
+        return f"{found.pairs} sites are too few for a test over all of them"
+    return "more than noise" if found.more_than_noise else "not more than noise"
+
+
 def _site(
-    metric: MetricInfo, name: str, ours: Sequence[float | None], alone: Sequence[float | None], samples: int | None
+    metric: MetricInfo,
+    name: str,
+    ours: Sequence[float | None],
+    alone: Sequence[float | None],
+    samples: int | None,
+    classes: tuple[int, int] | None,
 ) -> SiteAnswer:
     """Put a site's figures of all seeds together; an interval has to cover what samples and what seeds leave open."""
     known = [(mine, other) for mine, other in zip(ours, alone, strict=True) if mine is not None and other is not None]
@@ -312,7 +339,8 @@ def _site(
     joined, lone = (statistics.fmean(each) for each in zip(*known, strict=True))
     made = table.Gain.of(metric, joined, lone, samples)
     assert made is not None
-    spans = [span for span in (made.interval, over_seeds([metric.gain(*pair) for pair in known])) if span is not None]
+    tested = made.interval if classes is None or not all(classes) else between_areas(joined, lone, *classes)
+    spans = [span for span in (tested, over_seeds([metric.gain(*pair) for pair in known])) if span is not None]
     interval = Interval(min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
     return SiteAnswer(name, lone, joined, made.value, interval, samples)
 
@@ -373,11 +401,14 @@ class _Race:
         return [label for label in self.members if label not in REFERENCES]
 
     @property
-    def agenda(self) -> Agenda:
-        """Who is in the race and with which settings, as comparisons write it."""
+    def asked(self) -> dict[str, Any]:
+        """Who is in the race and with which settings, as it is written."""
         settled = population.settled(self.config, self.federation, given=self.given)
         objects = self.given or self.model is not None or not all(map(METHODS.findable, self.members.values()))
-        return Agenda(settled, self.members, tuple(range(self.config.seed, self.config.seed + self.seeds)), objects)
+        config = settled.model_dump(exclude={"method", "params", "seed"})
+        seeds = range(self.config.seed, self.config.seed + self.seeds)
+        limits = {"budget_bytes": self.budget or 0, "minutes": float(self.minutes or 0)}
+        return {**asked(self.members, seeds), "objects": objects, "config": directory.without_none(config), **limits}
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -385,14 +416,14 @@ class _Race:
         if self.place is None:
             yield
             return
-        asked = self.agenda.facts | {"budget_bytes": self.budget or 0, "minutes": float(self.minutes or 0)}
+        facts = self.asked
         begun = (self.place / RACE).exists()
-        if begun and (differing := differences(read(self.place / RACE), asked)):
+        if begun and (differing := differences(read(self.place / RACE), facts)):
             raise UserError(f"{self.place} holds another race ({', '.join(differing)}); name another directory")
         if not begun:
             directory.fresh(self.place)
         with disk.locked(self.place):
-            disk.write(self.place / RACE, directory.as_toml(asked))
+            disk.write(self.place / RACE, directory.as_toml(facts))
             yield
 
     def rung(self, name: str, labels: Iterable[str], rounds: int) -> dict[str, Standing]:
@@ -401,7 +432,7 @@ class _Race:
         found: dict[str, Standing] = {}
         for label in labels:
             run = plan(self.members[label], self.federation, config, self.model, given=self.given)
-            folder = None if self.place is None else self.agenda.folder(self.place / name, label, config.seed)
+            folder = None if self.place is None else self.place / name / f"{folder_name(label)}-seed{config.seed}"
             try:
                 facts = insist_on_replies(complete(run, folder, self.watchers)).facts
             except UserError as error:
@@ -410,12 +441,28 @@ class _Race:
                 self.left_out[label] = str(error)
                 continue
             self.runs += 1
-            found[label] = Standing.of([facts], facts.metrics)
+            found[label] = Standing.of([facts], facts.metrics, self.say)
         return found
 
     @cached_property
+    def judges(self) -> Sequence[Metric]:
+        return self.federation.task.judges(self.config.metrics)
+
+    @cached_property
     def metrics(self) -> list[MetricInfo]:
-        return [MetricInfo.of(metric) for metric in self.federation.task.judges(self.config.metrics)]
+        return [MetricInfo.of(metric) for metric in self.judges]
+
+    @cached_property
+    def say(self) -> Say:
+        return says(self.federation, self.judges)
+
+    @property
+    def classes(self) -> list[tuple[int, int]] | None:
+        """The test samples of two classes at each site, where these say how sure an AUC is."""
+        if self.metrics[0].name != "auc" or self.federation.task.classes != 2:
+            return None
+        counts = [client.test.counts(2).tolist() for client in self.federation.clients]
+        return [(int(one), int(other)) for one, other in counts]
 
     def within_budget(self, pilot: Mapping[str, Standing]) -> list[str]:
         """The contenders whose traffic of a whole run is within the budget; refuse if nobody's is."""
@@ -482,7 +529,7 @@ class _Race:
 
     def answer(self, final: Comparison[Any], tried: int) -> Recommendation:
         """Choose on validation data, and only then look at test data."""
-        standings = {label: Standing.of(each, self.metrics) for label, each in final.results.items()}
+        standings = {label: Standing.of(each, self.metrics, self.say) for label, each in final.results.items()}
         fitting = {
             label: each for label, each in standings.items()
             if label != ALONE and (self.budget is None or each.traffic * self.config.rounds <= self.budget)
@@ -490,9 +537,8 @@ class _Race:
         if not fitting:
             raise UserError(f"every finalist sent more than {self.budget:,} bytes for each client; allow more")
         best = ranked(fitting, self.metrics)[0]
-        return Recommendation(
-            final, standings, best, tried, self.runs, self.left_out, _about_validation(self.federation), self.place
-        )
+        notes = (*_about_validation(self.federation), *_about_say(self.federation, self.say.get(self.metrics[0].name)))
+        return Recommendation(final, standings, best, tried, self.runs, self.left_out, notes, self.place, self.classes)
 
 
 def _sizes(contenders: int) -> list[int]:
@@ -519,6 +565,17 @@ def _about_validation(fed: Federation) -> tuple[str, ...]:
     if few:
         notes.append(f"Few validation samples, so that chance has a say in the choice: {', '.join(few)}.")
     return tuple(notes)
+
+
+def _about_say(fed: Federation, say: Sequence[int] | None) -> Iterator[str]:
+    """Name the sites that count little in the choice, as nearly all of their samples are of one class."""
+    little = [
+        f"{name} ({count})"
+        for name, count in zip(fed.names, say or (), strict=say is not None)
+        if count < FEW_OF_A_CLASS
+    ]
+    if little:
+        yield f"Counts little in the choice, having so few validation samples of another class: {', '.join(little)}."
 
 
 def recommend(
@@ -567,6 +624,8 @@ def _entered(
 ) -> _Race:
     """Find the data and the methods; the split is the same for all seeds."""
     given = isinstance(data, Federation)
+    if config.hold_out is not None:
+        raise UserError("hold_out is for run and compare: whether joining pays is asked for every site")
     if isinstance(model, str):
         config, model = configure(config, {"model": model}), None
     if isinstance(data, Federation):

@@ -146,6 +146,39 @@ class Best(_Part):
         return found
 
 
+class Unseen(_Part):
+    """Clients that were not there in training, after they joined."""
+
+    names: Annotated[list[str], Field(min_length=1)]
+    samples: list[Count]
+    test_samples: list[Count]
+    rounds: Ordinal
+    steps: list[Count] = []
+    bytes_up_per_client: Amount = 0.0
+    """In all rounds together, on average."""
+    bytes_down_per_client: Amount = 0.0
+    seconds: Amount = 0.0
+    received: Test
+    trained: Test
+
+    def test(self, point: Point) -> Test:
+        """All of them at one point."""
+        found: Test = getattr(self, point)
+        return found
+
+    @model_validator(mode="after")
+    def _has_an_entry_for_each(self) -> Self:
+        lists: dict[str, Sized] = {"samples": self.samples, "test_samples": self.test_samples}
+        for point in POINTS:
+            lists |= {f"{name} {point}": each.per_client for name, each in self.test(point).metrics.items()}
+        for name, each in lists.items():
+            if len(each) != len(self.names):
+                raise ValueError(f"{name} has {len(each)} entries for {len(self.names)} clients that joined")
+        if any(client >= len(self.names) for point in POINTS for client in self.test(point).diverged):
+            raise ValueError("somebody diverged who did not join")
+        return self
+
+
 class Result(_Part):
     """A finished run."""
 
@@ -177,6 +210,7 @@ class Result(_Part):
     diverged: dict[Point, list[Count]] = {}
     best: Best
     last: Last
+    unseen: Unseen | None = None
 
     @property
     def leading(self) -> MetricInfo:
@@ -230,6 +264,8 @@ class Result(_Part):
                 yield f"test {number + 1} of round {record.round}", test.metrics
         for point in POINTS:
             yield f"last.{point}", getattr(self.last, point)
+            if self.unseen is not None:
+                yield f"unseen.{point}", self.unseen.test(point).metrics
 
     def _lists_of_rounds(self) -> Iterator[tuple[str, Sized | None]]:
         for record in self.rounds:

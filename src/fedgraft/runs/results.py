@@ -40,9 +40,9 @@ def record(this: Round) -> dict[str, Any]:
         "messages_down": this.messages_down,
         "loss": _number(this.loss),
         **({"test_samples": list(this.test["trained"].tested)} if this.test else {}),
-        **{point: _summary(this.test[point]) for point in POINTS if point in this.test},
-        **{f"{point}_validation": _summary(this.validation[point]) for point in this.validation},
-        **{f"{point}_global": _summary(this.everyone[point]) for point in this.everyone},
+        **{point: summary_facts(this.test[point]) for point in POINTS if point in this.test},
+        **{f"{point}_validation": summary_facts(this.validation[point]) for point in this.validation},
+        **{f"{point}_global": summary_facts(this.everyone[point]) for point in this.everyone},
     }
 
 
@@ -142,9 +142,13 @@ def read_result(place: Path, config: RunConfig) -> Result:
         wrong = "it is nested too deeply"
     if wrong is None and len(result.rounds) != config.rounds:
         wrong = "it does not hold every round"
-    for name in ("clients", "seed"):
-        if wrong is None and getattr(result, name) != getattr(config, name):
-            wrong = f"{name} is {getattr(result, name)} there and {getattr(config, name)} in config.toml"
+    if wrong is None:
+        told = {"clients": result.clients + (len(result.unseen.names) if result.unseen else 0), "seed": result.seed}
+        for name, value in told.items():
+            if value != getattr(config, name):
+                wrong = f"{name} is {value} there and {getattr(config, name)} in config.toml"
+        if (result.unseen is None) != (config.hold_out is None):
+            wrong = "it tells of clients that were held out, or config.toml does, and not the other"
     if wrong is not None:
         raise UserError(f"{place / RESULT} is damaged: {wrong}; without it, the run can be resumed")
     return result
@@ -182,7 +186,8 @@ def write_observations(path: Path, observed: Mapping[str, Tensor]) -> None:
         disk.write(path, disk.packed(observed))
 
 
-def _summary(summary: Summary) -> dict[str, Any]:
+def summary_facts(summary: Summary) -> dict[str, Any]:
+    """All clients on one set of samples at one point, as JSON has it."""
     return {
         "metrics": {
             name: {

@@ -26,7 +26,7 @@ from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.workshop import single_thread
 from fedgraft.methods import METHODS
-from fedgraft.runs import checkpoint, directory, hosting, identity, personal, population, results
+from fedgraft.runs import archive, checkpoint, directory, hosting, identity, personal, population, results, unseen
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
@@ -228,7 +228,7 @@ def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
         if run.federation.fitted is not None:
             directory.write_preparation(run.directory, run.federation.fitted)
         directory.write_config(run.directory, run.config)
-        return conduct(run, list(watchers), _here)
+        return _noted(conduct(run, list(watchers), _here))
 
 
 def resume(
@@ -332,14 +332,35 @@ def _found_again(config: RunConfig, place: Path) -> Method:
 def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run on from the newest whole checkpoint in ``place``."""
     run.directory = place
-    run.notes += run.identity.insist(place, run.federation.names)
+    run.notes += run.identity.insist(place, _everybody(run))
     with disk.locked(place):
-        return conduct(run, list(watchers), _here, begun=True)
+        return _noted(conduct(run, list(watchers), _here, begun=True))
+
+
+def _noted(run: Run) -> Run:
+    """Let a run that has ended be found again."""
+    assert run.directory is not None
+    archive.note(run.directory, run.config, run.identity, run.federation.names, run.result["refused"])
+    return run
+
+
+def found_again(run: Run, place: Path) -> Run | None:
+    """Fill a planned run with what a finished one with the same bits left elsewhere, copied to ``place``."""
+    found = archive.find(place, run.config, run.identity, run.federation.names)
+    if found is None:
+        return None
+    archive.copy(found, place, run.config, run.federation.fitted)
+    return finished(run, place)
+
+
+def _everybody(run: Run) -> tuple[str, ...]:
+    fed = run.federation
+    return (*fed.names, *(name for name, _ in fed.unseen)) if isinstance(fed, Federation) else fed.names
 
 
 def finished(run: Run, place: Path) -> Run:
     """Fill a planned run with what it left in ``place`` when it was complete."""
-    run.identity.insist(place, run.federation.names)
+    run.identity.insist(place, _everybody(run))
     run.directory, run.result = place, results.read_result(place, run.config).model_dump(exclude_unset=True)
     run.records = run.result["rounds"]
     if run.result.get("digest") != run.identity.digest:
@@ -356,8 +377,10 @@ def finished(run: Run, place: Path) -> Run:
 def plan(method: Method, federation: Population, config: RunConfig, model: Model | None, *, given: bool = False) -> Run:
     """Check that everything fits before anything is written or trained; ``given``: the federation is the caller's."""
     population.insist_on_device(config.device)
+    federation = population.held_out(config, federation)
     if isinstance(federation, Federation):
         hosting.insist_on_engine(config)
+        unseen.insist(method, federation)
     architectures, assignment, name = population.architectures(config, federation, model)
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
@@ -411,7 +434,7 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
                 for watcher in watchers:
                     watcher.round(run, this)
         run._states = dict(engine.snapshot())
-    run.result = _result(run)
+    run.result = _result(run) | unseen.joined(run.method, server, run.federation, config)
     run.observed = history.observed()
     if run.directory is not None:
         results.write_observations(run.directory / "observed.safetensors", run.observed)
@@ -470,7 +493,7 @@ def _result(run: Run) -> dict[str, Any]:
         "metrics": [metric.model_dump() for metric in run.metrics],
         "dataset": config.dataset,
         "partition": config.partition,
-        "clients": config.clients,
+        "clients": run.spec.clients,
         "model": config.model,
         "seed": config.seed,
         "names": list(run.federation.names),

@@ -210,6 +210,21 @@ def wilson(share: float, samples: int) -> Interval:
     return Interval(float(found.low), float(found.high))
 
 
+def between_areas(one: float, other: float, positives: int, negatives: int) -> Interval:
+    """The interval of the difference of two areas under ROC curves (AUC), by Hanley and McNeil's variance (1982).
+
+    Both are taken for independent, as shares are: that both are of the same samples makes the interval too wide.
+    """
+
+    def variance(area: float) -> float:
+        first, second = area / (2 - area), 2 * area**2 / (1 + area)
+        spread = (positives - 1) * (first - area**2) + (negatives - 1) * (second - area**2)
+        return (area * (1 - area) + spread) / (positives * negatives)
+
+    reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * math.sqrt(variance(one) + variance(other))
+    return Interval(one - other - reach, one - other + reach)
+
+
 def between_shares(one: float, other: float, samples: int) -> Interval:
     """How sure the difference of two shares of the same samples is: Newcombe's interval from Wilson's.
 
@@ -225,3 +240,110 @@ def between_shares(one: float, other: float, samples: int) -> Interval:
 def net_samples(difference: float, samples: int) -> int:
     """How many of the samples make up a difference of two shares: +14.3 points of 14 samples are 2."""
     return round(difference * samples)
+
+
+# ---- over draws: how much of a figure is the draw, and how many draws a difference takes
+
+POWER = 0.8
+MOST_DRAWS = 10_000
+
+
+class Components(NamedTuple):
+    """Variances of a table with a row for each draw and a column for each method."""
+
+    draw: float
+    method: float
+    rest: float
+    """What neither explains: methods that suit one draw more than another, starts, batches, the last bits."""
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """Of the whole variance, in the order of the components."""
+        total = sum(self)
+        return (self.draw / total, self.method / total, self.rest / total) if total else (0.0, 0.0, 0.0)
+
+    @property
+    def within(self) -> float:
+        """Of what one method varies by from draw to draw, the share that all methods have in common."""
+        return self.draw / (self.draw + self.rest) if self.draw + self.rest else 0.0
+
+
+def components(table: Groups) -> Components:
+    """Variance components of figures by draw (rows) and method (columns), from the analysis of variance.
+
+    Both are taken for random, with one figure in each cell; an estimate below zero is zero.
+    """
+    values = np.asarray(table, dtype=np.float64)
+    draws, methods = values.shape
+    rows, columns, whole = values.mean(axis=1), values.mean(axis=0), values.mean()
+    rest = float(((values - rows[:, None] - columns + whole) ** 2).sum() / ((draws - 1) * (methods - 1)))
+    by_draw = methods * float(np.var(rows, ddof=1))
+    by_method = draws * float(np.var(columns, ddof=1))
+    return Components(max(0.0, (by_draw - rest) / methods), max(0.0, (by_method - rest) / draws), rest)
+
+
+def power(difference: float, deviation: float, draws: int, *, pairs: bool) -> float:
+    """The chance that Student's two-sided test at 5 % notices a difference with so many draws.
+
+    With ``pairs``, both methods have the same draws, and ``deviation`` is that of their differences; without, each
+    method has as many draws of its own, and it is that of one method's figures.
+    """
+    freedom = draws - 1 if pairs else 2 * (draws - 1)
+    error = deviation * math.sqrt((1 if pairs else 2) / draws)
+    if not error:
+        return float(difference != 0)
+    bar, shift = stats.t.isf(SIGNIFICANT / 2, freedom), abs(difference) / error
+    return float(stats.nct.sf(bar, freedom, shift) + stats.nct.cdf(-bar, freedom, shift))
+
+
+def draws_needed(difference: float, deviation: float, *, pairs: bool) -> int | None:
+    """With how many draws (of each method) a difference is noticed four times in five; none, if not with very many."""
+    low, high = 2, 2
+    while power(difference, deviation, high, pairs=pairs) < POWER:
+        low, high = high + 1, 2 * high
+        if high > MOST_DRAWS:
+            return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(difference, deviation, middle, pairs=pairs) >= POWER else (middle + 1, high)
+    return low
+
+
+class Line(NamedTuple):
+    """A straight line through points, and how well it fits."""
+
+    slope: float
+    intercept: float
+    explained: float
+    """The share of the variance that it explains (R squared)."""
+    p: float
+    """Of no slope at all."""
+    interval: Interval
+    """Of the slope."""
+
+
+def line(x: Group, y: Group) -> Line | None:
+    """Least squares; nothing can be said of fewer than three points, or of points above each other."""
+    if len(x) < 3 or np.ptp(np.asarray(x, dtype=np.float64)) == 0:
+        return None
+    fit = stats.linregress(x, y)
+    reach = float(stats.t.isf((1 - CONFIDENCE) / 2, len(x) - 2)) * float(fit.stderr)
+    slope = float(fit.slope)
+    explained = float(fit.rvalue) ** 2
+    return Line(slope, float(fit.intercept), explained, float(fit.pvalue), Interval(slope - reach, slope + reach))
+
+
+class Standing(NamedTuple):
+    """Where a published mean lies among our draws."""
+
+    deviations: float
+    """How far above our mean, in deviations of the difference of two such means."""
+    p: float
+    """Of its being a mean of draws like ours."""
+
+
+def standing(value: float, among: Group, of: int = 1) -> Standing:
+    """Where a published mean of so many draws lies; ours are a sample too, of which the uncertainty counts in."""
+    here = np.asarray(among, dtype=np.float64)
+    deviations = float((value - here.mean()) / (here.std(ddof=1) * math.sqrt(1 / of + 1 / len(here))))
+    return Standing(deviations, float(2 * stats.t.sf(abs(deviations), len(here) - 1)))

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.runs.config import AT, At
 from fedgraft.runs.metric import MetricInfo
-from fedgraft.runs.resultfile import Result
+from fedgraft.runs.resultfile import ClientFigures, Result
 from fedgraft.runs.results import unheard
 from fedgraft.runs.statistics import Difference, Interval, between_shares, net_samples, paired, together
 
@@ -60,6 +60,10 @@ class Row:
     """The clients' mean on the test samples of all clients; empty without ``global_test``."""
     everyone_best: dict[Point, Spread]
     """The same in the best round of the client mean."""
+    unseen: dict[Point, Spread]
+    """The mean over clients that were held out of training and joined afterwards; empty without ``hold_out``."""
+    unseen_pooled: dict[Point, Spread]
+    """The same over all their test samples."""
     bytes_up: float
     bytes_down: float
     seconds: float
@@ -283,6 +287,26 @@ def _told(results: Sequence[Result], clients: Sequence[Iterable[int] | Mapping[i
     return tuple(found)
 
 
+def on_validation(result: Result, metric: MetricInfo, at: At, say: Sequence[int] | None = None) -> float:
+    """The client mean on validation data, when it was last measured; NaN where it never was.
+
+    ``say`` is how much each client counts in it; without, all count alike.
+    """
+    for record in reversed(result.rounds):
+        found = record.figures(measured(result, at), metric.name, "_validation")
+        if found is not None and found.mean is not None:
+            return found.mean if say is None else weighed(found.per_client, say)
+    return math.nan
+
+
+def weighed(figures: Sequence[float | None], say: Sequence[int]) -> float:
+    """The mean over the clients that have a figure, each by its say."""
+    known = [(value, weight) for value, weight in zip(figures, say, strict=True) if value is not None and weight]
+    return (
+        math.fsum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else math.nan
+    )
+
+
 def measured(result: Result, at: At) -> Point:
     """The point at which a method is compared."""
     return result.headline if at == "own" else at
@@ -370,6 +394,10 @@ def _mean_in_best_round(result: Result, metric: MetricInfo, point: Point, kind: 
     return None if figures is None else figures.mean
 
 
+def _unseen(result: Result, metric: MetricInfo, point: Point) -> ClientFigures | None:
+    return None if result.unseen is None else result.unseen.test(point).metrics.get(metric.name)
+
+
 _FIGURES: dict[str, Measure] = {
     "mean": _last_mean,
     "pooled": _last_pooled,
@@ -380,4 +408,6 @@ _EXTRAS: dict[str, Measure] = {
     "best": _best,
     "everyone": _everyone,
     "everyone_best": _everyone_best,
+    "unseen": lambda result, metric, point: found.mean if (found := _unseen(result, metric, point)) else None,
+    "unseen_pooled": lambda result, metric, point: found.pooled if (found := _unseen(result, metric, point)) else None,
 }

@@ -10,7 +10,8 @@ pytest.importorskip("flwr", reason="the extra fedgraft[flower] is not installed"
 
 from fedgraft.base.errors import UserError
 from fedgraft.deploy import certificates
-from fedgraft.deploy.processes import CONNECTION, Deployment, Process
+from fedgraft.deploy.deployment import CONNECTION, Deployment
+from fedgraft.deploy.processes import Process
 
 pytestmark = pytest.mark.xdist_group("flower")  # one set of processes, in one worker
 SECONDS = 60.0

@@ -18,6 +18,7 @@ from fedgraft.core.client import Client
 from fedgraft.core.evaluation import POINTS
 from fedgraft.core.message import Message as Reply
 from fedgraft.data.federation import Federation
+from fedgraft.deploy.check import Check
 from fedgraft.engines.flower.server import StoppedError
 from fedgraft.methods import METHODS
 from fedgraft.methods.scaffold import SCAFFOLD
@@ -408,8 +409,44 @@ def shrink(federated: Federated, train: int, test: int) -> Callable[[], None]:
         path = federated.folder / "sites" / "b.npz"
         held = dict(np.load(path))
         np.savez(path, **{name: each[: train if "train" in name else test] for name, each in held.items()})
+        for record in federated.folder.glob("sites/state-b/*/data.json"):  # the site itself would notice: let it not
+            record.unlink()
 
     return cut
+
+
+def test_a_site_keeps_to_the_data_that_the_run_began_with(fed: Federation, tmp_path: Path) -> None:
+    """One sample is another, and their number is what it was: the site says so, and is absent until it is back."""
+    federated = begin(tmp_path, fed)
+    path = federated.folder / "sites" / "b.npz"
+    before = path.read_bytes()
+    held = dict(np.load(path))
+    held["x_train"][0] += 1
+    on_message(federated.grid, "train", 1, lambda: np.savez(path, **held))
+    on_message(federated.grid, "train", 3, lambda: path.write_bytes(before))
+    done = federated.serve()
+    refused = [(r["round"], each["client"], each["reason"]) for r in done.records for each in r["refused"]]
+    others = "the training samples of site b are others, since the run began; put the data back, or begin a new run"
+    assert {each[:2] for each in refused} == {(2, 1), (3, 1)}
+    assert others in refused[0][2]
+    assert str(tmp_path) not in refused[0][2]
+
+
+def test_new_data_are_for_a_new_run_and_the_site_is_told_so(fed: Federation, tmp_path: Path) -> None:
+    federated = begin(tmp_path, fed)
+    federated.serve()
+    place, agreed = federated.folder / "sites" / "b.toml", federated.folder / "agreed.toml"
+    federated.charter.write(agreed)
+    assert "new data" not in Check(place, federation=agreed).data()
+    path = federated.folder / "sites" / "b.npz"
+    held = dict(np.load(path))
+    np.savez(path, **{name: np.concatenate([each, each]) if "train" in name else each for name, each in held.items()})
+    told = "new data: site b had 13 training samples and has 26, since its last run; a new run takes them"
+    assert told in Check(place, federation=agreed).data()
+    federated.charter = federated.charter.model_copy(update={"directory": str(tmp_path / "later")})
+    done = federated.serve()
+    assert done.spec.samples[1] == 26
+    assert done.result["refused"] == 0
 
 
 def test_a_site_that_loses_samples_within_a_run_is_noticed(fed: Federation, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from fedgraft.core.samples import ClientData
 from fedgraft.core.task import Classification
 from fedgraft.data.federation import Federation, federate
 from fedgraft.deploy.application import write_app
-from fedgraft.deploy.processes import Deployment, Process
+from fedgraft.deploy.deployment import Deployment
+from fedgraft.deploy.processes import Process
 from fedgraft.methods.scaffold import SCAFFOLD
 from fedgraft.runs.run import Run, run
 from trials.federated import agreed, write_sites

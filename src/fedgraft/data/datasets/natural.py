@@ -398,13 +398,14 @@ def _characters(text: str, count: int, draw: np.random.Generator) -> tuple[Array
     if not len(places):
         raise ValueError(f"a role has fewer than {_LENGTH} characters")
     before = np.stack([codes[place - _LENGTH : place] for place in places])
-    return before.astype(np.float32), codes[places].astype(np.int64)
+    return before.astype(np.int64), codes[places].astype(np.int64)
 
 
 class Shakespeare(Natural):
     """Twenty roles of Shakespeare's, of which the next character is learned."""
 
     name = "shakespeare"
+    task = "next-token"
     shape = (20,)
     outputs = 36
     train, test, sites = 30_000, 10_000, 20

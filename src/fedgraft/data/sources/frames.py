@@ -17,6 +17,7 @@ MISSING = ("", "?", "NA", "N/A", "n/a", "nan", "NaN", "null", "NULL", "None", "<
 SET, LABEL = "set", "label"
 """Columns with a meaning of their own: which part a row belongs to, and the target unless another is named."""
 _DATE = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?"
+_DECIMAL = r"[+-]?\d+(,\d+)?([eE][+-]?\d+)?"
 _SHOWN = 8
 
 
@@ -54,14 +55,24 @@ def _read_csv(path: Path) -> Any:
             line = stream.readline(1_000_000)
             comma = max(",;\t", key=line.count)
             names = next(csv.reader([line], delimiter=comma), [])
-        return pd.read_csv(
+        frame = pd.read_csv(
             path, sep=comma, header=0, names=_header(names, path), index_col=False, dtype=str, keep_default_na=False,
             na_values=list(MISSING), skipinitialspace=True, encoding="utf-8-sig",
         )  # fmt: skip
+        return frame.apply(_pointed) if comma == ";" else frame
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a text in UTF-8: save it as CSV in UTF-8") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error) as error:
         raise UserError(f"{path} is not a table: {str(error).strip().partition(chr(10))[0][:200]}") from None
+
+
+def _pointed(series: Any) -> Any:
+    """Write 3,5 as 3.5 in a column of numbers: in a table with semicolons a comma stands before the decimals."""
+    held = series.dropna().str.strip()
+    numbers = held.str.fullmatch(_DECIMAL)
+    if held.empty or not numbers.all() or not held.str.contains(",").any():
+        return series
+    return series.str.strip().str.replace(",", ".")
 
 
 def _header(names: Iterable[str], path: Path) -> list[str]:

@@ -42,7 +42,7 @@ class ImageFolders(Source):
         fitted = Fitted(
             labels=_labels(name for parts in found.values() for pairs in parts.values() for name, _ in pairs)
         )
-        grey, _ = _one_kind([file for parts in found.values() for pairs in parts.values() for _, file in pairs])
+        grey, _ = one_kind([file for parts in found.values() for pairs in parts.values() for _, file in pairs])
         sites = [_site(parts, fitted, grey, name) for name, parts in found.items()]
         return Found(sites, fitted, task or f"classification:{len(fitted.labels)}")
 
@@ -50,7 +50,7 @@ class ImageFolders(Source):
     def own(cls, path: Path, reading: Reading, task: str | None, seed: int, fitted: Fitted | None, site: str) -> Site:
         """Read one site's images; without agreed classes, each folder begins with the number of its class."""
         parts = _pictures(path, reading, seed, site)
-        grey, _ = _one_kind([file for pairs in parts.values() for _, file in pairs])
+        grey, _ = one_kind([file for pairs in parts.values() for _, file in pairs])
         return _site(parts, fitted, grey, None)
 
 
@@ -136,11 +136,12 @@ def _site(parts: dict[str, Named], fitted: Fitted | None, grey: bool, name: str 
     arrays = {}
     for part, pairs in parts.items():
         arrays[f"x_{part}"] = np.stack([pixels(file) for _, file in pairs])
-        arrays[f"y_{part}"] = _classes(pairs, fitted)
+        arrays[f"y_{part}"] = classes(pairs, fitted)
     return Site(**arrays, name=name)
 
 
-def _classes(pairs: Named, fitted: Fitted | None) -> Array:
+def classes(pairs: Named, fitted: Fitted | None) -> Array:
+    """The number of each picture's class, by the folder that it lies in."""
     numbers = [_number(name) for name, _ in pairs]
     if None not in numbers:
         return np.array(numbers, dtype=np.int64)
@@ -150,7 +151,7 @@ def _classes(pairs: Named, fitted: Fitted | None) -> Array:
     return fitted.numbers_of([name for name, _ in pairs], "the images")
 
 
-def _one_kind(files: list[Path]) -> tuple[bool, tuple[int, int]]:
+def one_kind(files: list[Path]) -> tuple[bool, tuple[int, int]]:
     """Refuse images of different sizes; one coloured image makes all of them coloured."""
     with sentences(files[0].parent):
         grey, size = _grey_and_size(files[0])

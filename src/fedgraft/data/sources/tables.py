@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedgraft.base.errors import UserError
+from fedgraft.base.errors import UserError, unknown
 from fedgraft.data.datasets.formats import Array
 from fedgraft.data.site import Site
 from fedgraft.data.sources import frames as columns
@@ -148,6 +148,16 @@ def samples_of(table: Any, fitted: Fitted, where: str) -> Array:
         nothing = np.full(len(table), None, dtype=object) if each.kind == "category" else absent
         held[each.name] = cells(table[each.name], each.kind, where) if each.name in table.columns else nothing
     return fitted.sample_values(held)
+
+
+def insist_on_columns(table: Any, fitted: Fitted, where: str) -> None:
+    """Refuse a table without a column that was always there; what was missing elsewhere too may be missing here."""
+    for each in fitted.inputs:
+        if each.name not in table.columns and not each.indicator:
+            raise unknown(f"column of {where}", each.name, table.columns)
+    if not any(each.name in table.columns for each in fitted.inputs):
+        names = ", ".join(each.name for each in fitted.inputs[:8])
+        raise UserError(f"{where} has none of the columns that are learned from: {names}")
 
 
 def targets_of(table: Any, fitted: Fitted, where: str) -> Array:

@@ -89,16 +89,24 @@ def _codes(characters: str) -> Tokenizer:
     return lambda text: [code.get(character, len(code)) for character in text]
 
 
+def samples_of(text: str, fitted: Fitted, where: str) -> tuple[Array, Array]:
+    """Windows of a text and the character behind each, as the federation's preparation has them."""
+    return _windows(text, _codes(fitted.characters), fitted.window or WINDOW, f"the text of {where} is too short for")
+
+
+def _windows(text: str, tokenizer: Tokenizer, window: int, complaint: str) -> tuple[Array, Array]:
+    tokens = np.asarray(tokenizer(text), dtype=np.int64)
+    begins = windows.starts(len(tokens) - 1, window)
+    if not len(begins):
+        raise UserError(f"{complaint} windows of {window}: choose a shorter --window")
+    x = np.stack([tokens[at : at + window] for at in begins])
+    return x, np.array([tokens[at + window] for at in begins], dtype=np.int64)
+
+
 def _site(text: str, tokenizer: Tokenizer, window: int, reading: Reading, site: str) -> Site:
     border = _border(len(text), reading)
     arrays: dict[str, Array] = {}
     for part, piece in (("train", text[:border]), ("test", text[border:])):
-        tokens = np.asarray(tokenizer(piece), dtype=np.int64)
-        begins = windows.starts(len(tokens) - 1, window)
-        if not len(begins):
-            raise UserError(
-                f"the text of {site} is too short to {part} on windows of {window}: choose a shorter --window"
-            )
-        arrays[f"x_{part}"] = np.stack([tokens[at : at + window] for at in begins])
-        arrays[f"y_{part}"] = np.array([tokens[at + window] for at in begins], dtype=np.int64)
+        complaint = f"the text of {site} is too short to {part} on"
+        arrays[f"x_{part}"], arrays[f"y_{part}"] = _windows(piece, tokenizer, window, complaint)
     return Site(**arrays, name=site)

@@ -5,21 +5,27 @@ Flower starts a new process for every message, so everything is read anew each t
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp as ClientApp
 
 from fedgraft.base.version import __version__
 from fedgraft.core import exchange, streams
 from fedgraft.core.client import ClientId
+from fedgraft.core.exchange import Outcome
 from fedgraft.core.model import Model
-from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report
+from fedgraft.core.secure import Secure, weighed
+from fedgraft.core.stages import StageError
+from fedgraft.data.digest import Fingerprint, fingerprint
+from fedgraft.engines.flower.hiding import Hidden
+from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report, tag
 from fedgraft.engines.flower.site import Memory, SiteError
 from fedgraft.engines.workshop import Job, Purpose, Workshop, first_states, single_thread
 
 log = logging.getLogger("fedgraft.site")
+"""Its lines stand in the node's output, marked as ours; `fedgraft deploy site` shows them."""
 FAILED = 1
 """The code of our own errors; Flower's differ, and nobody looks at them."""
 
@@ -35,10 +41,17 @@ class Branch:
     settings: str
 
     def memory(self, tag: Tag) -> Memory:
-        """Open the client's memory of a run, if the message is for this client."""
+        """Open the client's memory of a run, if the message is for this client and the data are still the run's."""
         if tag.client != self.client:
             raise SiteError(f"site {self.site} is client {self.client}, and the message is for client {tag.client}")
-        return Memory(self.state, self.site, tag.run)
+        memory = Memory(self.state, self.site, tag.run)
+        memory.insist_on_data(self.fingerprint)
+        return memory
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Which data the site has now."""
+        return fingerprint(self.workshop.data[self.client])
 
     def job(self, order: Order, memory: Memory, purpose: Purpose) -> Job:
         """Join what the server sent with the state that it knows of."""
@@ -51,6 +64,7 @@ class Branch:
 def make(branch: Callable[[Path], Branch]) -> ClientApp:
     """Make the ClientApp; ``branch`` reads the site's description, which the node's configuration names."""
     app = ClientApp()
+    _speak()
 
     def handler(work: Callable[[Branch, Message], Message]) -> Callable[[Message, Context], Message]:
         def handle(message: Message, context: Context) -> Message:
@@ -72,14 +86,35 @@ def make(branch: Callable[[Path], Branch]) -> ClientApp:
         return handle
 
     app.query("hello")(handler(_hello))
+    app.query("keys")(handler(_keys))
+    app.query("shares")(handler(_shares))
+    app.query("unmask")(handler(_unmask))
     app.train()(handler(_train))
     app.evaluate()(handler(_evaluate))
     return app
 
 
+class _Marked(logging.Formatter):
+    """Marks a line as ours, and says how bad it is, if it is."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = f"{record.levelname.lower()}: " if record.levelno > logging.INFO else ""
+        return f"fedgraft: {level}{super().format(record)}"
+
+
+def _speak() -> None:
+    """Let our own log be heard in this process, from INFO on, unless somebody has seen to that."""
+    ours = logging.getLogger("fedgraft")
+    if not ours.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_Marked())
+        ours.addHandler(handler)
+        ours.setLevel(logging.INFO)
+
+
 def _hello(branch: Branch, message: Message) -> Message:
     method = branch.workshop.method
-    log.warning("site %s takes part; what crosses with %s: %s", branch.site, method.name, method.sends)
+    log.info("site %s takes part; what crosses with %s: %s", branch.site, method.name, method.sends)
     data = branch.workshop.data[branch.client]
     counts = len(data.train), len(data.validation), len(data.test)
     return Message(Hello(branch.site, *counts, __version__, branch.settings).pack(), reply_to=message)
@@ -94,10 +129,45 @@ def _train(branch: Branch, message: Message) -> Message:
         assert done.outcome is not None
         assert done.state is not None
         memory.keep((order.tag.round + 1, order.tag.wave), order.version, done.state)
-    sent = done.outcome.reply
-    log.warning("site %s, round %d: %s leaves, %d bytes", branch.site, order.tag.round + 1, sent, sent.nbytes)
+        outcome = _hidden(branch, memory, order.tag, done.outcome, message.content)
+    sent = outcome.reply
+    entries = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in sent.items()) or "nothing"
+    log.info("%s: trained; what leaves: %s, %s bytes", _of(branch, order.tag), entries, f"{sent.nbytes:,}")
     samples = len(branch.workshop.data[branch.client].train)
-    return Message(answer(order.tag, done.outcome, samples), reply_to=message)
+    return Message(answer(order.tag, outcome, samples), reply_to=message)
+
+
+def _hidden(branch: Branch, memory: Memory, tag: Tag, outcome: Outcome, content: RecordDict) -> Outcome:
+    """Mask a reply where the run has secure aggregation: there, none leaves the site as it is."""
+    method, spec = branch.workshop.method, branch.workshop.spec
+    if not isinstance(spec.pipeline.gathering, Secure) or not outcome.reply:
+        return outcome
+    weight = len(branch.workshop.data[branch.client].train) if method.sums() == "samples" else 1
+    try:
+        part = weighed(outcome.reply, weight, spec.clients)
+    except StageError as error:
+        raise SiteError(f"the reply of site {branch.site} {error}") from None
+    return replace(outcome, reply=Hidden(memory, tag).mask(part, content))
+
+
+def _keys(branch: Branch, message: Message) -> Message:
+    return _of_a_wave(branch, message, lambda hidden: hidden.advertise())
+
+
+def _shares(branch: Branch, message: Message) -> Message:
+    return _of_a_wave(branch, message, lambda hidden: hidden.share(message.content))
+
+
+def _unmask(branch: Branch, message: Message) -> Message:
+    return _of_a_wave(branch, message, lambda hidden: hidden.unmask(message.content))
+
+
+def _of_a_wave(branch: Branch, message: Message, work: Callable[[Hidden], RecordDict]) -> Message:
+    """Do a site's part of secure aggregation."""
+    wave = tag(message.content)
+    memory = branch.memory(wave)
+    with memory.alone():
+        return Message(work(Hidden(memory, wave)), reply_to=message)
 
 
 def _evaluate(branch: Branch, message: Message) -> Message:
@@ -107,7 +177,13 @@ def _evaluate(branch: Branch, message: Message) -> Message:
     done = branch.workshop.perform(job)
     assert done.scores is not None
     _keep_personal(branch, memory, job)
+    last = order.tag.round + 1 == branch.workshop.spec.rounds
+    log.info("%s%s: the site's own model was tested", "done: " if last else "", _of(branch, order.tag))
     return Message(report(order.tag, done.scores, branch.workshop.spec.metrics), reply_to=message)
+
+
+def _of(branch: Branch, tag: Tag) -> str:
+    return f"round {tag.round + 1}/{branch.workshop.spec.rounds}"
 
 
 def _keep_personal(branch: Branch, memory: Memory, job: Job) -> None:

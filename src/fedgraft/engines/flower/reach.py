@@ -24,6 +24,10 @@ NO_INTERVAL = -1.0
 """Between signs of life: Flower looks for the key first, then refuses this, and so nothing is activated."""
 
 
+class NotYetError(UserError):
+    """What may be in order later: the server is not there, or has not been told of the key."""
+
+
 def clock(host: str, port: int, authority: Path) -> float:
     """Ask the server for its time, over TLS; return by how many seconds the clock here is ahead, to a second or so."""
     try:
@@ -45,7 +49,7 @@ def clock(host: str, port: int, authority: Path) -> float:
     except ssl.SSLError:
         raise UserError(f"{host}:{port} does not speak TLS") from None
     except OSError as error:
-        raise UserError(f"{host}:{port} cannot be reached: {error.strerror or error}") from None
+        raise NotYetError(f"{host}:{port} cannot be reached: {error.strerror or error}") from None
     except (http.client.HTTPException, TypeError, ValueError):
         raise UserError(f"{host}:{port} does not answer as a server of a federation does") from None
     finally:
@@ -71,13 +75,13 @@ def insist_on_key(host: str, port: int, authority: Path, key: Path) -> None:
         if said is not None and said.code == ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
             return
         if said is not None and said.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
-            raise UserError(
+            raise NotYetError(
                 f"the key in {key} is not registered; the operator does that with `fedgraft deploy register`"
             ) from None
         reason = said.message if said is not None else f"it answers {error.response.status_code}"
         raise UserError(f"the server does not take the key in {key}: {plain(reason)}") from None
     except (httpx.HTTPError, OSError) as error:
-        raise UserError(f"the server cannot be asked about the key in {key}: {plain(str(error))}") from None
+        raise NotYetError(f"the server cannot be asked about the key in {key}: {plain(str(error))}") from None
 
 
 def _private(file: Path) -> ec.EllipticCurvePrivateKey:

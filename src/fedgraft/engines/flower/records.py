@@ -60,7 +60,7 @@ class Order:
 
     @classmethod
     def unpack(cls, content: RecordDict) -> "Order":
-        version = _config(content).get("version")
+        version = config(content).get("version")
         numbers = version if isinstance(version, list) else []
         if len(numbers) != 2 or not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise RecordError("the message does not say which state to start from")
@@ -100,7 +100,7 @@ class Hello:
 
     @classmethod
     def unpack(cls, content: RecordDict) -> "Hello":
-        held = _config(content, "hello")
+        held = config(content, "hello")
         if any(type(held.get(each.name)) is not each.type for each in fields(cls)):
             raise RecordError("its greeting is not one of ours")
         return cls(**{each.name: held[each.name] for each in fields(cls)})
@@ -201,15 +201,25 @@ def message(content: RecordDict, limit: int | None = None) -> Message:
 
 def tag(content: RecordDict) -> Tag:
     """Read which run, client, round and wave this belongs to."""
-    held = _config(content)
+    held = config(content)
     if any(type(held.get(each.name)) is not each.type for each in fields(Tag)):
         raise RecordError("does not say which run, client and round it belongs to")
     return Tag(**{each.name: held[each.name] for each in fields(Tag)})
 
 
-def _config(content: RecordDict, name: str = "tag") -> Mapping[str, Any]:
+def config(content: RecordDict, name: str = "tag") -> Mapping[str, Any]:
+    """Return the facts of this name; none, if there are none."""
     held = content.get(name)
     return held if isinstance(held, ConfigRecord) else {}
+
+
+def numbered(held: Mapping[str, Any], name: str) -> dict[ClientId, bytes]:
+    """Read a list of bytes, one for each of the ``clients`` that stand beside it; nothing, if it is not that."""
+    clients, values = held.get("clients"), held.get(name)
+    if not isinstance(clients, list) or not isinstance(values, list) or len(clients) != len(values):
+        return {}
+    pairs = list(zip(clients, values, strict=True))
+    return {c: v for c, v in pairs if isinstance(c, int) and isinstance(v, bytes)}
 
 
 def _metrics(content: RecordDict) -> Mapping[str, Any]:

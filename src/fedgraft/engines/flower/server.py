@@ -6,11 +6,12 @@ whenever one appears. Where nodes have keys, the name has to be the one that the
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import ClassVar, Self
 
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.app import Message as Letter
 from flwr.serverapp import Grid as Grid
 from flwr.serverapp import ServerApp as ServerApp
@@ -22,11 +23,14 @@ from fedgraft.base.version import __version__
 from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import Kind, Scores
 from fedgraft.core.exchange import Failure, Outcome
-from fedgraft.core.message import Message
+from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Method, Server
+from fedgraft.core.secure import Secure, shapes_of
 from fedgraft.core.state import State
 from fedgraft.engines.flower import records
+from fedgraft.engines.flower.hiding import RECORD
 from fedgraft.engines.flower.records import Hello, Holdings, Order, RecordError, Tag
+from fedgraft.engines.flower.secure import SecureWave
 
 Say = Callable[[str], None]
 
@@ -104,7 +108,8 @@ class Sites:
         end = time.monotonic() + self.rules.patience if end is None else end
         self.look()
         if len(self.present) < count:
-            self._say(f"{what} waits: {self._missing()}")
+            names = [name for client, name in enumerate(self.names) if client not in self.present]
+            self._say(f"{what} waits for word from {', '.join(names)}")
         while len(self.present) < count:
             if time.monotonic() > end:
                 refused = "".join(f"; {complaint}" for complaint in self._complaints.values())
@@ -279,11 +284,42 @@ class FlowerEngine:
         self._turn = (round, self._turn[1] + 1 if self._turn[0] == round else 0)
         stages = self.server.spec.pipeline
         limits = {client: stages.size(self.method.expects(self.server, client)) for client in messages}
-        replies = self._ask("train", self._turn, messages)
+        stage = stages.gathering
+        if isinstance(stage, Secure) and self.method.sums() and messages:
+            return self._securely(stage, messages, limits)
+        return self._trained(messages, limits, {})
+
+    def _trained(
+        self,
+        messages: Mapping[ClientId, Message],
+        limits: Mapping[ClientId, int],
+        beside: Mapping[ClientId, ConfigRecord],
+    ) -> dict[ClientId, Outcome | Failure]:
+        """Let clients train; ``beside`` the message there may be something else for them."""
+        replies = self._ask("train", self._turn, messages, beside)
         return {
             client: reply if isinstance(reply, Failure) else self._read(client, reply, limits[client])
             for client, reply in replies.items()
         }
+
+    def _securely(
+        self, stage: Secure, messages: Mapping[ClientId, Message], limits: Mapping[ClientId, int]
+    ) -> dict[ClientId, Outcome | Failure]:
+        """Let clients train, and learn nothing but the mean of their replies."""
+        number, wave = self._turn
+        uniform = self.method.sums() == "uniform"
+        zeros = {name: torch.zeros(f.shape, dtype=f.dtype) for name, f in self._expected(min(messages)).items()}
+        return SecureWave(
+            stage,
+            {client: 1 if uniform else self.sites.holdings[client].train for client in messages},
+            shapes_of(stage.encode(Message(**zeros), {}, {})),
+            f"{self.run}/{number}/{wave}".encode(),
+            lambda kind, facts: self._question(kind, self._turn, facts),
+            lambda beside: self._trained({client: messages[client] for client in beside}, limits, beside),
+        ).run()
+
+    def _expected(self, client: ClientId) -> Mapping[str, Field]:
+        return self.method.expects(self.server, client)
 
     def _read(self, client: ClientId, reply: Letter, limit: int) -> Outcome | Failure:
         try:
@@ -354,18 +390,40 @@ class FlowerEngine:
         self.close()
 
     def _ask(
-        self, kind: str, turn: tuple[int, int], messages: Mapping[ClientId, Message]
+        self,
+        kind: str,
+        turn: tuple[int, int],
+        messages: Mapping[ClientId, Message],
+        beside: Mapping[ClientId, ConfigRecord] = MappingProxyType({}),
     ) -> dict[ClientId, Letter | Failure]:
-        """Send messages and take the replies that carry the tag of what was asked."""
-        number, wave = turn
-        tags = {client: Tag(self.run, client, number, wave) for client in messages}
-        orders = {client: Order(tags[client], self._versions[client], message) for client, message in messages.items()}
-        contents = {client: order.pack() for client, order in orders.items()}
-        replies = self.sites.ask(kind, contents, f"round {number + 1}")
+        """Send messages, with what there may be ``beside`` them."""
+        contents = {}
+        for client, message in messages.items():
+            contents[client] = Order(self._tag(client, turn), self._versions[client], message).pack()
+            if client in beside:
+                contents[client][RECORD] = beside[client]
+        return self._answers(kind, turn, contents)
+
+    def _question(
+        self, kind: str, turn: tuple[int, int], facts: Mapping[ClientId, ConfigRecord]
+    ) -> dict[ClientId, Letter | Failure]:
+        """Ask sites something about a wave."""
+        tags = {client: ConfigRecord(asdict(self._tag(client, turn))) for client in facts}
+        contents = {client: RecordDict({"tag": tags[client], RECORD: each}) for client, each in facts.items()}
+        return self._answers(kind, turn, contents)
+
+    def _answers(
+        self, kind: str, turn: tuple[int, int], contents: Mapping[ClientId, RecordDict]
+    ) -> dict[ClientId, Letter | Failure]:
+        """Send letters and take the replies that carry the tag of what was asked."""
+        replies = self.sites.ask(kind, contents, f"round {turn[0] + 1}")
         return {
-            client: reply if isinstance(reply, Failure) else _tagged(reply, tags[client])
+            client: reply if isinstance(reply, Failure) else _tagged(reply, self._tag(client, turn))
             for client, reply in sorted(replies.items())
         }
+
+    def _tag(self, client: ClientId, turn: tuple[int, int]) -> Tag:
+        return Tag(self.run, client, *turn)
 
 
 def make(main: Callable[[Grid], None]) -> ServerApp:

@@ -20,6 +20,7 @@ from torch import Tensor
 from fedgraft.base import disk, toml
 from fedgraft.base.errors import UserError
 from fedgraft.core.state import State
+from fedgraft.data.digest import Fingerprint, difference
 
 Version = tuple[int, int]
 """Which of a client's states: the round (from 1 on) and the wave that made it; (0, 0) is how it began."""
@@ -28,6 +29,8 @@ KEPT = 3
 """States: the newest, and one for each checkpoint that the server keeps."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 PERSONAL = "personal.safetensors"
+DATA = "data.json"
+"""The fingerprint of the data that a run began with; it does not leave the site."""
 
 
 class SiteError(UserError):
@@ -42,6 +45,8 @@ class Description:
     data: Path
     state: Path
     device: str = "cpu"
+    server: str | None = None
+    """Where the server is reached, HOST:PORT."""
     code: Mapping[str, str] = field(default_factory=dict)
     """Files that are not fedgraft's and that the site agrees to run, with their digests."""
 
@@ -49,10 +54,11 @@ class Description:
 def describe(path: Path) -> Description:
     """Read a site's description."""
     held = toml.read(path, "site description")
-    if surplus := held.keys() - {"name", "data", "state", "device", "code"}:
-        raise UserError(f"{path}: there is no setting {min(surplus)!r}; a site has name, data, state, device and code")
-    for key in ("name", "data", "state", "device"):
-        if not isinstance(held.get(key, "cpu" if key == "device" else None), str):
+    if surplus := held.keys() - {"name", "data", "state", "device", "server", "code"}:
+        known = "name, data, state, device, server and code"
+        raise UserError(f"{path}: there is no setting {min(surplus)!r}; a site has {known}")
+    for key in ("name", "data", "state", "device", "server"):
+        if not isinstance(held.get(key, "" if key in ("device", "server") else None), str):
             raise UserError(f"{path}: {key} is missing, or is not a text")
     if not NAME.fullmatch(held["name"]):
         raise UserError(f"{path}: a site's name is made of letters, digits, '.', '_' and '-', not {held['name']!r}")
@@ -60,7 +66,8 @@ def describe(path: Path) -> Description:
     if not isinstance(code, dict) or not all(isinstance(digest, str) for digest in code.values()):
         raise UserError(f"{path}: code is a table of files with their digests")
     places = {key: path.parent / Path(held[key]).expanduser() for key in ("data", "state")}
-    return Description(name=held["name"], device=held.get("device", "cpu"), code=code, **places)
+    device, server = held.get("device", "cpu"), held.get("server")
+    return Description(name=held["name"], device=device, server=server, code=code, **places)
 
 
 def personal_model(description: Description) -> Path:
@@ -104,6 +111,14 @@ class Memory:
                 raise
             raise SiteError(f"another process is working on the state of site {self.site}") from error
 
+    def insist_on_data(self, found: Fingerprint) -> None:
+        """Keep to the data that the run began with: they are its weight in a mean, and what its figures are of."""
+        if (before := known_data(self.place)) is None:
+            self.place.mkdir(parents=True, exist_ok=True)
+            disk.write(self.place / DATA, json.dumps(found, indent=1).encode())
+        elif other := difference([before], [found], [f"site {self.site}"]):
+            raise SiteError(f"{other}, since the run began; put the data back, or begin a new run with the new ones")
+
     def recall(self, version: Version) -> State | None:
         """Return the state that the server knows of; nothing, if it is how the client began."""
         if version == BEGINNING:
@@ -143,6 +158,25 @@ class Memory:
         pattern = re.compile(r"state-([0-9]{6,9})-([0-9]{4,9})\.safetensors")
         found = (pattern.fullmatch(file.name) for file in self.place.glob("state-*"))
         return sorted((int(each[1]), int(each[2])) for each in found if each)
+
+
+def known_data(place: Path) -> Fingerprint | None:
+    """Read which data a run began with, if that is known."""
+    try:
+        found = json.loads((place / DATA).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise SiteError("the site's record of its data is damaged; put its state directory back from a copy")
+    return found
+
+
+def earlier_data(description: Description) -> Fingerprint | None:
+    """Return which data the site had in its newest run, if there was one."""
+    runs = sorted(description.state.glob(f"*/{DATA}"), key=lambda file: file.stat().st_mtime_ns)
+    return known_data(runs[-1].parent) if runs else None
 
 
 def _name(version: Version) -> str:

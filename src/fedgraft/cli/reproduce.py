@@ -1,0 +1,198 @@
+"""The command that repeats the papers' tables and figures."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from fedgraft.base import characters
+from fedgraft.base.errors import UserError
+from fedgraft.cli.app import StoppedError, app
+from fedgraft.flags import Json, nameable
+
+SCALES = ("quick", "half", "full")
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str | None, typer.Argument(help="A paper: fedapa, apple, fedppa or fedgpa.")] = None,
+    item: Annotated[str | None, typer.Argument(help="One of its tables or figures, such as table1.")] = None,
+    cell: Annotated[
+        list[str] | None,
+        typer.Option("--cell", help="ROW/COLUMN of a table, such as fedapa/cifar10 or 'fedapa/*' (may be repeated)."),
+    ] = None,
+    draws: Annotated[
+        int | None, typer.Option(help="How many draws, each a seed (default: as many as the paper).", min=1)
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            click_type=click.Choice(SCALES),
+            help="How long the runs are; quick and half are the paper's own (default: full; of --show, the longest).",
+        ),
+    ] = None,
+    root: Annotated[Path, typer.Option(help="Where the runs have their directories.", callback=nameable)] = Path(
+        "runs/reproduce"
+    ),
+    taken: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", help="Take in finished runs, or files of measurements, from this folder too.", callback=nameable
+        ),
+    ] = None,
+    alone: Annotated[
+        bool, typer.Option("--local/--no-local", help="Also run Local, which says how hard a draw is.")
+    ] = (True),
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: print what is there.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Run nothing: print the commands that are left.")] = False,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw the figure, in the paper's form, from what is there.")
+    ] = False,
+    workers: Annotated[str | None, typer.Option(help="Worker processes; the result does not depend on them.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List every table and figure of the four papers.")] = False,
+    verify: Annotated[
+        int | None,
+        typer.Option(help="Run so many measurements of --from again, chosen at random, and compare.", min=1),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Repeat a table or a figure of the four papers, and print ours beside the published figures."""
+    from fedgraft.papers.tables import paper as find
+    from fedgraft.papers.tables import papers
+
+    if verify is not None:
+        _verify(verify, taken or [], root, workers)
+        return
+    if listing or item is None:
+        _contents([find(paper)] if paper else list(papers().values()), as_json)
+        return
+    told = find(paper or "")
+    chosen = told.item(item)
+    if chosen.not_run:
+        raise UserError(f"{paper} {item} cannot be run: {chosen.not_run}")
+    seeds = range(draws or told.draws)
+    places = [*(taken or []), *([root] if root.exists() else [])]
+    job = _Job(told, chosen, chosen.chosen(cell or ()), seeds, scale or "full", root, places, alone)
+    if dry_run:
+        typer.echo("\n".join(job.commands()) or "nothing is left to run")
+        return
+    if not show and not plot:
+        job.run({} if workers is None else {"workers": workers}, characters.console())
+    if plot:
+        typer.echo("\n".join(str(path) for path in job.draw()))
+    elif chosen.cells and show:
+        job.show(scale, range(draws) if draws else None, as_json)
+    elif chosen.cells:
+        job.show(job.scale, seeds, as_json)
+
+
+class _Job:
+    """What was asked for."""
+
+    def __init__(
+        self, paper: Any, item: Any, cells: Any, seeds: range, scale: str, root: Path, places: list[Path], alone: bool
+    ) -> None:
+        from fedgraft.runs.reproduce import absent, requests
+
+        self.paper, self.item, self.cells, self.seeds, self.scale = paper, item, cells, seeds, scale
+        self.root, self.places = root, places
+        self.wanted = requests(paper, cells, seeds, scale, root, alone=alone)
+        if not self.wanted and cells:
+            from fedgraft.report.reproduction import NO_DOWNLOAD
+
+            gone = absent(paper, [cell.column for cell in cells])
+            raise UserError(NO_DOWNLOAD.format(", ".join(gone)))
+
+    def evidence(self) -> Any:
+        from fedgraft.runs.reproduce import Evidence, found_in
+
+        places = [*self.places, *([self.root] if self.root.exists() and self.root not in self.places else [])]
+        return Evidence(self.paper, found_in(places))
+
+    def commands(self) -> list[str]:
+        """The commands of the runs that are left."""
+        from fedgraft.methods import METHODS
+        from fedgraft.runs.measurement import command, differing
+        from fedgraft.runs.reproduce import left
+
+        found = []
+        for each in left(self.wanted, self.evidence(), self.scale):
+            label = METHODS.label(METHODS.make(each.config.method, **each.config.params))
+            found.append(command(label, self.paper.name, differing(each.config, self.paper.name), each.config.seed))
+        return found
+
+    def run(self, changes: dict[str, Any], console: Any) -> None:
+        from dataclasses import replace
+
+        from fedgraft.runs.config import configure
+        from fedgraft.runs.reproduce import left, make
+        from fedgraft.terminal import Display
+
+        todo = left(self.wanted, self.evidence(), self.scale)
+        todo = [replace(each, config=configure(each.config, changes)) for each in todo]
+        with Display(console, total_runs=len(todo)) as display:
+            try:
+                make(todo, [display])
+            except StoppedError as stopped:
+                stopped.hint = "; the same command goes on with it"
+                raise
+
+    def show(self, scale: str | None, seeds: range | None, as_json: bool) -> None:
+        """Print what is there: of these draws or of all, of one scale or of the longest runs."""
+        from fedgraft.report import reproduction
+
+        evidence = self.evidence()
+        outcomes = [evidence.outcome(self.item, cell, scale, seeds) for cell in self.cells]
+        hard = [draw for draw in evidence.draws(self.cells, scale) if seeds is None or draw.seed in seeds]
+        if as_json:
+            typer.echo(json.dumps(reproduction.as_json(self.paper, outcomes, hard)))
+            return
+        console = characters.console(stderr=False)
+        remark = reproduction.remark(self.paper, self.item)
+        for text in filter(None, (f"{self.item.title}. {self.paper.about}", self.item.about, remark)):
+            console.print(text, highlight=False, markup=False)
+        console.print(reproduction.view(outcomes))
+        if hard:
+            console.print(
+                "\nHow hard the draws are: the share of samples that are of their client's most frequent class"
+            )
+            console.print(reproduction.difficulty(hard))
+        for sentence in reproduction.predictions(outcomes, hard):
+            console.print(sentence, highlight=False, markup=False)
+
+    def draw(self) -> list[Path]:
+        from fedgraft.report.paperfigures import Drawing, draw
+        from fedgraft.runs.reproduce import finished_for
+
+        finished = finished_for(self.paper, self.cells, self.places)
+        return draw(Drawing(self.evidence(), self.item, finished), self.root / self.paper.name / "figures")
+
+
+def _contents(papers: list[Any], as_json: bool) -> None:
+    from fedgraft.report import reproduction
+
+    if as_json:
+        facts = [
+            {"paper": paper.name, "item": item.name, "title": item.title, "cells": [cell.name for cell in item.cells],
+             "remark": reproduction.remark(paper, item)}
+            for paper in papers for item in paper.items.values()
+        ]  # fmt: skip
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    characters.console(stderr=False).print(reproduction.contents(papers))
+
+
+def _verify(count: int, places: list[Path], root: Path, workers: str | None) -> None:
+    """Run measurements again; one that comes out different is no success."""
+    from fedgraft.runs.reproduce import again
+
+    if not places:
+        raise UserError("name the measurements to check: --from docs/results")
+    wrong = 0
+    for told, verdict, apart in again(count, places, root / "again", workers):
+        typer.echo(f"{verdict} ({apart:.2f} points apart): {told.command}")
+        wrong += verdict == "different"
+    if wrong:
+        raise UserError(f"{wrong} of {count} came out different")

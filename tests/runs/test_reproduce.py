@@ -1,0 +1,262 @@
+"""Cells of the papers' tables: their runs, taken in from anywhere, beside the published figures."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from fedgraft.base.errors import UserError
+from fedgraft.cli import app
+from fedgraft.papers.tables import Score, paper
+from fedgraft.report import reproduction
+from fedgraft.report.paperfigures import PLOTS, Drawing, draw
+from fedgraft.runs import measurement, reproduce
+from fedgraft.runs.measurement import Measurement, cell_config, deciding, differing, scale_of
+
+CELL = "fedapa/cifar10"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise by the name of CIFAR-10, small enough for seconds: ten classes, 3000 and 600 samples."""
+    place = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part, each in (("train", 300), ("test", 60)):
+        arrays[f"y_{part}"] = np.repeat(np.arange(10), each)
+        arrays[f"x_{part}"] = rng.integers(0, 256, (10 * each, 32, 32, 3), dtype=np.uint8)
+    np.savez(place / "cifar10.npz", **arrays)
+    return place
+
+
+@pytest.fixture(scope="module")
+def made(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """FedAPA's cell and Local, one draw, five rounds: made by the command."""
+    root = tmp_path_factory.mktemp("made") / "runs"
+    done = called(
+        data, "table1", "--cell", CELL, "--draws", "1", "--scale", "quick", "--root", str(root), "--workers", "1"
+    )
+    assert done.exit_code == 0, done.output
+    return root
+
+
+def called(data: Path, *words: str) -> Result:
+    reproduce.lacking.cache_clear()
+    return CliRunner().invoke(app, ["reproduce", "fedapa", *words], env={"FEDGRAFT_DATA": str(data)})
+
+
+def brief(method: str = "fedapa", seed: int = 0, scale: str = "full", top: float = 0.8, **more: object) -> Measurement:
+    """A measurement of FedAPA's CIFAR-10 cell, made up: pooled figures fall from ``top`` after the first round."""
+    curve = {"mean": [top, top - 0.1], "pooled": [top, top - 0.2]}
+    settings = {"rounds": 25} if scale == "half" else {}
+    facts = {
+        "recipe": "fedapa", "method": method, "settings": settings, "seed": seed, "scale": scale, "headline": "trained",
+        "command": measurement.command(method, "fedapa", settings, seed), "fedgraft": "0", "kernels": "avx2",
+        "clients": 20, "bytes_up": 1024.0, "bytes_down": 2048.0, "refused": 0, "rounds": [25, 50], "received": curve,
+        "trained": curve, "seconds": 100.0,
+    }  # fmt: skip
+    return Measurement.model_validate(facts | more)
+
+
+def test_a_figure_is_the_papers_of_its_round_and_point() -> None:
+    one = brief()
+    assert one.value(Score("pooled", "best", "trained")) == pytest.approx(80)
+    assert one.value(Score("pooled", "last", "trained")) == pytest.approx(60)
+    assert one.value(Score("mean", "last", "own")) == pytest.approx(70)
+    assert one.value(Score("mean", "last", "own"), "kilobytes") == 3
+    assert one.value(Score("mean", "last", "own"), "seconds") == 2, "100 seconds in 50 rounds"
+    assert one.value(Score("mean", "last", "own"), "global") is None
+    many = brief(everyone={"received": [0.3, 0.4], "trained": [0.1, 0.2]})
+    assert many.value(Score("mean", "last", "own"), "global") == pytest.approx(40)
+    assert many.value(Score("mean", "last", "own"), "global-round") == 50
+
+
+def test_a_cell_has_the_mean_of_its_draws_with_an_interval() -> None:
+    told = paper("fedapa")
+    cell = told.item("table1").chosen([CELL])[0]
+    evidence = reproduce.Evidence(
+        told, [brief(seed=0), brief(seed=1, top=0.9), brief("fedper"), brief(seed=2, scale="half")]
+    )
+    found = evidence.outcome(told.item("table1"), cell)
+    assert (found.values, found.seeds, found.scale) == (pytest.approx((80, 90)), (0, 1), "full")
+    assert found.mean == pytest.approx(85)
+    assert found.apart == pytest.approx(85 - 85.85)
+    assert found.interval is not None
+    assert found.interval.low == pytest.approx(85 - 12.706 * 5, abs=0.01), "Student's, of two draws"
+    assert evidence.outcome(told.item("table1"), cell, "half").seeds == (2,)
+
+
+def test_of_one_draw_the_run_that_was_tested_more_often_counts() -> None:
+    told = paper("fedapa")
+    cell = told.item("table1").chosen([CELL])[0]
+    rare = brief(rounds=[50], received={"mean": [0.1], "pooled": [0.1]}, trained={"mean": [0.1], "pooled": [0.1]})
+    other = brief(settings={"kernels": "torch"}, rounds=[1, 25, 50], received={"mean": [0.2] * 3, "pooled": [0.2] * 3},
+                  trained={"mean": [0.2] * 3, "pooled": [0.2] * 3})  # fmt: skip
+    evidence = reproduce.Evidence(told, [rare, other, brief()])
+    assert evidence.outcome(told.item("table1"), cell).values == (pytest.approx(80),)
+    assert len(evidence.all_of(cell)) == 3
+
+
+def test_a_run_is_recognised_by_what_decides_its_result() -> None:
+    told = paper("fedapa")
+    cell = told.item("table3").chosen(["none/cifar10"])[0]
+    config = cell_config(told, cell, 7)
+    assert reproduce.recognised(config) is not None
+    same = config.model_copy(update={"workers": 1, "evaluate_every": 5, "rounds": 30, "seed": 3, "kernels": "torch"})
+    assert deciding(same) == deciding(config)
+    assert scale_of(told, same) == "30 of 50 rounds"
+    assert scale_of(told, config.model_copy(update={"rounds": 25})) == "half"
+    assert differing(same, "fedapa") == {"rounds": 30, "evaluate_every": 5, "kernels": "torch"}
+    other = config.model_copy(update={"partition": "dirichlet:0.3"})
+    assert deciding(other) != deciding(config)
+    assert reproduce.recognised(other) is None
+
+
+def test_commands_repeat_the_run() -> None:
+    told = paper("fedgpa")
+    cell = told.item("table3").chosen(["lga/fmnist-1-20"])[0]
+    settings = differing(cell_config(told, cell, 2, "quick"), "fedgpa")
+    assert settings == {"rounds": 15, "dataset": "fashion-mnist"}, "grey images are not cropped: the recipe knows"
+    assert measurement.command("fedgpa:gpa_f=False", "fedgpa", {**settings, "augment": True}, 2) == (
+        "fedgraft run fedgpa:gpa_f=False --recipe fedgpa --rounds 15 --dataset fashion-mnist --augment --seed 2"
+    )
+
+
+def test_measurements_are_kept_a_file_for_each_table(tmp_path: Path) -> None:
+    written = reproduce.keep(tmp_path, [brief(), brief("fedapa:mu=0.3"), brief("local")])
+    assert {path.name for path in written} == {"fedapa-table1.json", "fedapa-table4.json"}
+    newer = brief(top=0.5)
+    reproduce.keep(tmp_path, [newer])
+    found = [run for each in measurement.read(tmp_path).values() for run in each]
+    assert len(found) == 3
+    assert newer in found
+    (tmp_path / "fedapa-table4.json").write_text('{"kind": "measurements", "runs": [{}]}')
+    with pytest.raises(UserError, match=r"fedapa-table4\.json is damaged"):
+        measurement.read(tmp_path)
+
+
+def test_two_runs_of_one_command_have_the_same_bits_or_differ_by_noise() -> None:
+    assert measurement.compared(brief(), brief(seed=0)) == ("the same bits", 0)
+    assert measurement.compared(brief(top=0.81), brief())[0] == "within noise"
+    assert measurement.compared(brief(top=0.9), brief())[0] == "different"
+    assert measurement.compared(brief(bits="a"), brief(bits="a", top=0.9))[0] == "the same bits"
+
+
+def test_what_cannot_be_had_or_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    env = {"FEDGRAFT_DATA": str(tmp_path / "data"), "XDG_CACHE_HOME": str(tmp_path / "data")}
+    reproduce.lacking.cache_clear()
+
+    def asked(*words: str) -> Result:
+        return CliRunner().invoke(app, ["reproduce", "apple", *words], env=env)
+
+    remarks = {each["item"]: each["remark"] for each in json.loads(asked("--json").stdout)}
+    assert "not to be had without a download: cifar10, mnist, organamnist, pathmnist;" in remarks["table1"]
+    assert remarks["figure1"] == "Not run: a drawing of the method: nothing was measured."
+    out = ("--root", str(tmp_path / "runs"))
+    assert "without a download: pathmnist;" in str(asked("table1", "--cell", "apple/path", *out).exception)
+    assert "a drawing of the method" in str(asked("figure1", *out).exception)
+    assert "no cell is called" in str(asked("table1", "--cell", "aple/path", *out).exception)
+    assert not (tmp_path / "runs").exists(), "nothing was written"
+    reproduce.lacking.cache_clear()
+
+
+def test_the_command_makes_the_runs_once_and_shows_them_beside_the_paper(data: Path, made: Path) -> None:
+    folders = sorted(path.parent.relative_to(made).as_posix() for path in made.rglob("result.json"))
+    assert folders == ["fedapa/cifar10/quick/fedapa-seed0", "fedapa/cifar10/quick/local-seed0"]
+    words = ("table1", "--cell", CELL, "--draws", "1", "--scale", "quick", "--root", str(made))
+    assert "nothing is left" in called(data, *words, "--dry-run").stdout
+    told = json.loads(called(data, *words, "--show", "--json").stdout)
+    (cell,), (draw,) = told["cells"], told["draws"]
+    assert (cell["published"], cell["scale"], cell["interval"]) == (85.85, "quick", None)
+    assert cell["commands"] == ["fedgraft run fedapa --recipe fedapa --rounds 5 --seed 0"]
+    facts = json.loads((made / folders[0] / "result.json").read_text("utf-8"))
+    assert cell["ours"] == pytest.approx(100 * facts["best"]["trained"]["pooled"]["value"], abs=1e-4)
+    counts = np.array(facts["label_counts"])
+    assert draw["top_share"] == pytest.approx(counts.max(axis=1).sum() / counts.sum(), abs=1e-6)
+    assert draw["alone"] is not None
+    shown = called(data, *words, "--show").stdout
+    assert "85.85" in shown
+    assert "one draw" in shown
+
+
+def test_runs_are_taken_in_from_any_folder_and_not_made_again(data: Path, made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "fedapa/cifar10/quick/fedapa-seed0", tmp_path / "elsewhere" / "x")
+    words = ("table1", "--cell", CELL, "--draws", "1", "--scale", "quick", "--root", str(tmp_path / "runs"))
+    left = called(data, *words, "--dry-run", "--from", str(tmp_path / "elsewhere")).stdout.splitlines()
+    assert left == ["fedgraft run local --recipe fedapa --rounds 5 --seed 0"]
+    full = called(
+        data, *words[:-4], "--root", str(tmp_path / "runs"), "--dry-run", "--from", str(tmp_path / "elsewhere")
+    )
+    assert "fedgraft run fedapa --recipe fedapa --seed 0" in full.stdout, "a run of another length is another one"
+
+
+def test_a_committed_figure_comes_out_again(data: Path, made: Path, tmp_path: Path) -> None:
+    kept = [run for run in reproduce.found_in([made]) if run.method == "fedapa"]
+    (tmp_path / "kept").mkdir()
+    reproduce.keep(tmp_path / "kept", kept)
+    asked = ["reproduce", "--verify", "1", "--from", str(tmp_path / "kept"), "--root", str(tmp_path), "--workers", "1"]
+    done = CliRunner().invoke(app, asked, env={"FEDGRAFT_DATA": str(data)})
+    assert done.stdout.startswith(
+        "the same bits (0.00 points apart): fedgraft run fedapa --recipe fedapa --rounds 5"
+    ), done
+
+
+def test_figures_are_drawn_from_what_is_there(data: Path, made: Path, tmp_path: Path) -> None:
+    done = called(data, "figure2", "--plot", "--root", str(made))
+    assert [Path(line).name for line in done.stdout.splitlines()] == ["figure2-curves.svg", "figure2-curves.png"]
+    empty = called(data, "figure2", "--plot", "--root", str(tmp_path / "none"))
+    assert "nothing was measured yet" in str(empty.exception)
+
+
+@pytest.mark.parametrize("kind", sorted(PLOTS))
+def test_every_kind_of_figure_can_be_drawn(
+    kind: str, data: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDGRAFT_DATA", str(data))
+    reproduce.lacking.cache_clear()
+    told = paper("apple" if kind == "schedule" else "fedapa")
+    table = told.items["table1"]
+    cells = tuple(cell for cell in table.cells if cell.name in (CELL, "local/cifar10"))
+    facts = {"along": {"mu": [0.5, 1]}, "rounds": [1, 50], "matrix": "A"}
+    wanted = cells[-1:] if kind in ("relations", "weights") else cells
+    item = replace(table, cells=wanted, columns={"cifar10": {}}, plots=(kind,), drawing=facts)
+    finished = reproduce.finished_for(told, cells, [made])
+    drawing = Drawing(reproduce.Evidence(told, reproduce.found_in([made])), item, finished)
+    written = draw(drawing, tmp_path)
+    assert [path.suffix for path in written] == [".svg", ".png"]
+    assert all(path.stat().st_size > 1000 for path in written)
+
+
+def test_a_run_is_left_while_any_of_its_cells_has_no_figure(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDGRAFT_DATA", str(data))
+    reproduce.lacking.cache_clear()
+    told = paper("fedapa")
+    cells = told.item("table2").chosen(["fedapa/*"])
+    (wanted,) = reproduce.requests(told, cells, [0], "full", Path("x"), alone=False)
+    assert len(wanted.cells) == 4, "accuracy, minutes, seconds, bytes: one run"
+    assert reproduce.left([wanted], reproduce.Evidence(told, [brief()]), "full") == []
+    untimed = reproduce.Evidence(told, [brief(seconds=None)])
+    assert reproduce.left([wanted], untimed, "full") == [wanted]
+
+
+def test_what_a_draw_predicts_takes_three_of_them() -> None:
+    told = paper("fedapa")
+    cell = told.item("table1").chosen([CELL])[0]
+    tops = {0: 0.80, 1: 0.82, 2: 0.84}
+    runs = [brief(seed=seed, top=top, top_share=0.5 + seed / 10) for seed, top in tops.items()]
+    alone = [brief("local", seed=seed, top=0.7 + seed / 25) for seed in tops]
+    for count, sentences in ((2, 0), (3, 2)):
+        evidence = reproduce.Evidence(told, [*runs[:count], *alone])
+        found = reproduction.predictions([evidence.outcome(told.item("table1"), cell)], evidence.draws([cell]))
+        assert len(found) == sentences
+    # 2 points for 4 points of Local, and for 10 of the share
+    assert found[0].startswith(
+        "fedapa/cifar10: +0.50 points for each point of Local (+0.50 to +0.50), which explains 100 %"
+    )
+    assert found[1].startswith("fedapa/cifar10: +0.20 points for each point of the share")
