@@ -11,6 +11,7 @@ from website import methods, pages, reference, tutorials
 
 PAGES = pages.ROOT / "build" / "pages"
 SITE = pages.ROOT / "build" / "site"
+VENDOR = Path(__file__).parent / "vendor"
 MKDOCS = Path(__file__).parent / "mkdocs.yml"
 
 
@@ -19,6 +20,7 @@ def assemble(out: Path = PAGES, run: bool = True) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     pages.copy(out)
+    shutil.copytree(VENDOR, out / "vendor")
     for place, text in (methods.pages() | reference.pages()).items():
         target = out / place
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -4,9 +4,8 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any
 
 from docs.tables import FAMILIES, crossed, table
@@ -54,7 +53,7 @@ def page(method: type[Method]) -> str:
         parts += [
             "## What was measured",
             "Accuracy in percent, pooled over all clients' test samples, last round, mean of the seeds. "
-            "[The results](../../results/index.md) tell the settings, the machine and what the papers report.",
+            "The page behind each name has the settings, the machine, and the paper's own figures beside ours.",
             table(("runs", "seeds", "received", "trained", "command"), measured),
         ]
     return "\n\n".join(parts) + "\n"
@@ -117,32 +116,19 @@ def said(docstring: str) -> str:
 def _measured(name: str) -> list[tuple[str, ...]]:
     """A row for each group of runs that differ in nothing but the seed."""
     rows = []
-    for file in sorted((ROOT / "docs" / "results").glob("*.json")):
+    for file in sorted((ROOT / "docs" / "results").glob("*-table*.json")):
+        found = json.loads(file.read_text("utf-8"))
         groups: dict[str, list[dict[str, Any]]] = {}
-        for run in _runs(file):
-            if run.get("method") == name and "last" in run:
+        for run in found["runs"]:
+            if run["method"] == name and run.get("trained"):
                 groups.setdefault(re.sub(r" --seed \d+", "", run["command"]), []).append(run)
         for command, runs in groups.items():
-            figures = [_mean(runs, point) for point in ("received", "trained")]
-            label = f"[{file.stem}](../../results/{file.name}), {runs[0].get('label', name)}"
+            figures = [_mean([run[point]["pooled"][-1] for run in runs]) for point in ("received", "trained")]
+            label = f"[{found['paper']}, {found['item']}](../../results/{file.stem.partition('-')[0]}.md)"
             rows.append((label, str(len(runs)), *figures, f"`{command}`"))
     return rows
 
 
-def _runs(file: Path) -> Iterator[dict[str, Any]]:
-    found = json.loads(file.read_text("utf-8"))
-    yield from (run for run in found.get("runs", []) if isinstance(run, dict)) if isinstance(found, dict) else ()
-
-
-def _mean(runs: Sequence[dict[str, Any]], point: str) -> str:
-    values = [value for run in runs if (value := _pooled(run["last"].get(point))) is not None]
-    return f"{100 * sum(values) / len(values):.2f}" if values else ""
-
-
-def _pooled(figures: Any) -> float | None:
-    if not isinstance(figures, dict):
-        return None
-    if isinstance(figures.get("accuracy"), dict):
-        figures = figures["accuracy"]
-    value = figures.get("pooled")
-    return value if isinstance(value, float) else None
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{100 * sum(known) / len(known):.2f}" if known else ""

@@ -197,6 +197,7 @@ MEANINGS = {
     "partition": "how it was split",
     "model": "the network",
     "task": "what was learned",
+    "unseen": "clients that were not there in training, after they joined",
     "shows": "what the observed matrices and figures mean",
     "label_counts": "training samples of each client by class",
     "seconds_per_round": "mean over rounds",

@@ -54,6 +54,8 @@ def test_every_page_opens_without_a_complaint_and_no_wider_than_the_screen(site:
     page.on("request", lambda request: asked.append(request.url))
     wide = []
     for file in sorted(site.rglob("*.html")):
+        if file.name == "404.html":  # its links are those of a server
+            continue
         page.goto(file.as_uri())
         if page.evaluate("document.documentElement.scrollWidth") > width:
             wide.append(file.name)
@@ -85,6 +87,8 @@ def test_every_link_goes_somewhere(site: Path, browser: Any) -> None:
 def test_the_search_works_from_disk(site: Path, browser: Any) -> None:
     page = browser.new_page()
     page.goto((site / "index.html").as_uri())
-    page.fill(".md-search__input", "aggregation weights")
+    page.keyboard.press("/")  # opens it, says Material
+    page.wait_for_selector(".md-search__input", state="visible")
+    page.keyboard.type("aggregation weights")
     page.wait_for_selector(".md-search-result__link", state="attached", timeout=20_000)
     assert "fedapa" in " ".join(page.locator(".md-search-result__link").evaluate_all("all => all.map(a => a.href)"))
