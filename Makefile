@@ -24,6 +24,13 @@ test-all: $(VENV)/installed-dev
 coverage: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term
 
+# the site in build/site, from docs/, the code and the tutorials, which are run for it; a broken link is an error
+docs: $(VENV)/installed-dev
+	$(BIN)/python -m website build
+
+docs-serve: $(VENV)/installed-dev
+	$(BIN)/python -m website serve --quick
+
 # sources and wheels in dist/, each installed elsewhere and tested
 dist: $(VENV)/installed-release
 	$(BIN)/python -m release

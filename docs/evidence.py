@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from docs.tables import table
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.machine import facts
+from docs.tables import table
 from fedgraft.papers.tables import ACCURACY, Cell, Item
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, cell_config

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from docs.evidence import PAGES, PARTITIONS, RESULTS, render
 
 from benchmarks import partners
+from docs.evidence import PAGES, PARTITIONS, RESULTS, render
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, command, differing, scale_of
 

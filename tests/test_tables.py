@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from docs.tables import PAGES, ROOT, TABLES, fresh
 
+from docs.tables import PAGES, ROOT, TABLES, fresh
 from fedgraft.methods import METHODS
 
 

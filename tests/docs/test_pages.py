@@ -1,0 +1,57 @@
+"""Pages made ready for the site: links, lists, docstrings; small pieces by hand."""
+
+import pytest
+
+pytest.importorskip("jupytext", reason="the extra fedgraft[docs] is not installed")
+
+import fedgraft
+from website import methods, pages, reference, tutorials
+
+
+def test_links_lead_to_the_places_of_the_site() -> None:
+    known = {"SECURITY.md": "project/security.md", "docs/results/README.md": "results/index.md"}
+    text = "[a](../SECURITY.md#b) [c](results) [d](https://e.org) [f](#g) [setup](../setup.py)"
+    made = "[a](project/security.md#b) [c](results/index.md) [d](https://e.org) [f](#g) setup"
+    assert pages.relink(text, "docs/page.md", "page.md", known) == made
+    code = "```\n[a](../SECURITY.md)\n```"
+    assert pages.relink(code, "docs/page.md", "page.md", known) == code
+
+
+def test_a_link_to_nowhere_is_an_error() -> None:
+    with pytest.raises(AssertionError, match=r"docs/page\.md links to nothing\.md, which is not there"):
+        pages.relink("[a](nothing.md)", "docs/page.md", "page.md", {})
+
+
+def test_lists_are_as_mkdocs_reads_them() -> None:
+    text = "Some:\n- a\n  more\n  - b\n- c\n\n    code\n"
+    assert pages.relist(text) == "Some:\n\n- a\n    more\n    - b\n- c\n\n      code\n".replace(
+        "      code", "      code"
+    )
+
+
+def test_a_docstring_becomes_headings_formulas_and_lists() -> None:
+    text = "FedX: a title.\n\nSymbols\n    a    a number\n\nReadings\n- One: ``b``.\n"
+    made = "FedX: a title.\n\n\n### Symbols\n\n    a    a number\n\n\n### Readings\n\n- One: `b`."
+    assert methods.said(text) == made
+
+
+def test_every_public_name_and_every_setting_has_its_place() -> None:
+    python = reference.names()
+    for name in fedgraft._HOME:
+        assert f".{name}\n" in python, name
+    for page in (reference.files(), reference.settings()):
+        assert not [line for line in page.splitlines() if line.endswith("|  |")], "a field without a meaning"
+
+
+def test_every_command_is_there() -> None:
+    page = reference.commands()
+    for command in ("run", "compare", "recommend", "deploy init", "deploy demo", "export"):
+        assert f"\n## fedgraft {command}\n" in page
+    assert "`--batch-size`" in page
+
+
+def test_output_of_a_cell_is_what_a_terminal_shows_in_the_end() -> None:
+    assert (
+        tutorials._text("a\r\n\x1b[1mb\x1b[0m\r\n10 %\r20 %\r\n━━ left\n") == '```text title="output"\na\nb\n20 %\n```'
+    )
+    assert tutorials._text("\r\n") == ""

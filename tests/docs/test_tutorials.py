@@ -1,0 +1,30 @@
+"""Every tutorial runs from its first cell to its last in a real Jupyter kernel, worker processes included."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nbclient", reason="the extra fedgraft[docs] is not installed")
+
+from website import tutorials
+
+WORDS = {
+    "1-first-comparison": ("ditto", "Differences", "client 12"),
+    "2-tables": ("fedper", "basel", "answer,no,yes"),
+    "3-images": ("fedbn", "lens", "Linear"),
+    "4-own-method": ("between:beta=0.9", "ditto"),
+}
+"""What somebody who runs it has to see."""
+
+
+def test_all_are_here() -> None:
+    assert [path.stem for path in tutorials.notebooks()] == list(WORDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORDS)
+def test_it_runs(name: str, tmp_path: Path) -> None:
+    shown = tutorials.as_page(tutorials.run(tutorials.FOLDER / f"{name}.py", tmp_path), "")
+    assert "Traceback" not in shown
+    for word in WORDS[name]:
+        assert word in shown, shown
