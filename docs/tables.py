@@ -72,8 +72,10 @@ def entries() -> str:
     rows = []
     for name in METHODS.shipped:
         up, down = crossed(METHODS.make(name))
-        rows.append((name, ", ".join(up) or "nothing", ", ".join(down) or "nothing"))
-    return table(("method", "client to server", "server to client"), rows)
+        refused = ", ".join(METHODS.make(name).discloses())
+        covered = f"refused: {refused}" if refused else "nothing to noise" if not up else "yes"
+        rows.append((name, ", ".join(up) or "nothing", ", ".join(down) or "nothing", covered))
+    return table(("method", "client to server", "server to client", "with `--epsilon`"), rows)
 
 
 class Tap(LocalEngine):

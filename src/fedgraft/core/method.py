@@ -59,6 +59,8 @@ class Method:
     independent_start: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = False
     """Whether it works with classes (prototypes, label counts), so that no other task than classification will do."""
+    aside: ClassVar[tuple[str, ...]] = ()
+    """Names of trainings (``client.train(name=...)``) whose result never reaches a reply, in this or a later round."""
     shows: ClassVar[Mapping[str, str]] = {}
     """What each name in ``observe`` and ``observe_client`` means, for whoever looks at the picture."""
 
@@ -128,6 +130,14 @@ class Method:
     def personal(self, client: Client, message: Message, trained: Tensor | None = None) -> Predictor:
         """Return the client's own model: from the newest ``message``, or as its last training left it (``trained``)."""
         return client.predictor(self.assemble(client, message) if trained is None else trained)
+
+    def discloses(self) -> Mapping[str, str]:
+        """Return what of a reply is made of the client's samples past ``client.train``, and how.
+
+        Private training clips and noises every gradient, and covers nothing else: a method that discloses something is
+        refused there. A class that changes the client half says it anew, if only that there is nothing.
+        """
+        return {}
 
     # ---- for people
     def observe(self, server: Server) -> Mapping[str, Tensor]:

@@ -241,6 +241,8 @@ def _tested(method: Method, server: Server, engine: Engine, this: Round) -> dict
     """Let every client test its own model; refuse figures that no test can have given, or that nobody asked for."""
     clients = range(server.spec.clients)
     scores = engine.evaluate(this.number, deliver(method, server, clients))
+    if not engine.sets:
+        return {}
     taken: dict[ClientId, Scores] = {}
     for client in (*clients, *sorted(scores.keys() - set(clients))):
         complaint = _doubt(server, engine, client, scores.get(client))

@@ -31,6 +31,8 @@ class Job:
     round: int
     message: Message
     state: State
+    secret: str | None = None
+    """What the noise of private training is drawn from, at a site: nobody else knows it."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,10 @@ class Workshop:
     everyone: Samples | None = None
     workbench: Workbench = field(default_factory=Workbench)
 
-    def client(self, id: ClientId, state: State, round: int, purpose: Purpose) -> Client:
+    def client(self, id: ClientId, state: State, round: int, purpose: Purpose, secret: str | None = None) -> Client:
         """Set a client up to train or to be tested. It works on a copy of its state."""
         own = {name: tensor.to(self.device, copy=True) for name, tensor in state.items()}
-        return Client(id, own, self.data[id], self.spec, self.workbench, round=round, purpose=purpose)
+        return Client(id, own, self.data[id], self.spec, self.workbench, round=round, purpose=purpose, secret=secret)
 
     def begin(self, purpose: Purpose, client: ClientId, round: int) -> None:
         """Set all generators to a client's own streams, and put away what was another client's."""
@@ -68,14 +70,15 @@ class Workshop:
         """Do a job; only what comes back with the result counts."""
         started = time.perf_counter()
         self.begin(job.purpose, job.client, job.round)
-        client = self.client(job.client, job.state, job.round, job.purpose)
+        client = self.client(job.client, job.state, job.round, job.purpose, job.secret)
         stages = self.spec.pipeline
         message = stages.decode("down", job.message.to(self.device), {})
         if job.purpose == "evaluate":
             return Done(scores=exchange.evaluate(self.method, client, message, self.everyone))
         reply = exchange.train(self.method, client, message)
         reply = stages.encode("up", reply, message, client).to(torch.device("cpu"))
-        outcome = Outcome(reply, client.loss, client.steps, time.perf_counter() - started, job.round)
+        loss = client.loss if self.spec.budget is None else float("nan")  # of private samples, and without noise
+        outcome = Outcome(reply, loss, client.steps, time.perf_counter() - started, job.round)
         return Done(outcome, {name: tensor.cpu() for name, tensor in client.items()})
 
 

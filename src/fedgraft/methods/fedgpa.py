@@ -171,6 +171,9 @@ class FedGPA(Aligned):
         return torch.where(P == 0, torch.where(nearest.isfinite(), nearest / 2, 1.0), P)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return super().discloses()
+
     def targets(self, client: Client, received: Tensor) -> Tensor | None:
         return super().targets(client, received) if self.lga and self.reg != "off" else None
 

@@ -94,6 +94,14 @@ class Aligned(Method):
         return simplex.prune(simplex.mixtures(h.flatten(1), variances), self.threshold)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {
+            "prototypes": "the class means of the samples' features",
+            "means": "the same before training",
+            "variance": "the spread of these features",
+            "counts": "how many samples of each class there are",
+        }
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         client["prototypes"], client["known"] = message["prototypes"], message["known"]
         return client.put(client.put(client.own, message["extractor"], "extractor"), message["head"], "head")
@@ -172,6 +180,9 @@ class FedPAC(Aligned):
         server["beta"] = with_block(server["beta"], senders, beta)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return super().discloses()
+
     def plan(self, client: Client) -> tuple[Phase, ...]:
         return Phase("head", self.head_epochs, self.head_lr), Phase("extractor")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from fedgraft.base import characters
-from fedgraft.report.comparison import MEANING, chance, unit, view
+from fedgraft.report.comparison import MEANING, chance, privacy, unit, view
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import AT, At
 from fedgraft.runs.metric import MINUS, MetricInfo
@@ -72,6 +72,8 @@ def _facts(row: Row, seeds: int) -> dict[str, Any]:
         "p": found and found.corrected, "better": found and found.better, "worse": found and found.worse,
         "bytes_up": row.bytes_up, "bytes_down": row.bytes_down, "seconds": row.seconds,
     }  # fmt: skip
+    for guarantee in row.privacy:
+        known |= {f"epsilon_{guarantee.unit}": guarantee.epsilon, f"delta_{guarantee.unit}": guarantee.delta}
     return {name: "" if value is None or value != value else value for name, value in known.items()}
 
 
@@ -160,5 +162,6 @@ def _about(comparison: Comparison[Any], rows: Sequence[Row], at: At) -> Iterator
     if any(row.difference for row in rows):
         counted_in = "points" if metric.percent else metric.title
         yield f"Gain over local in {counted_in}, + is better; p: Wilcoxon's signed ranks, Holm's correction."
+    yield from privacy(rows)
     if any(row.reconstruction for row in rows):
         yield "* our reading of the method."

@@ -5,7 +5,7 @@ Flower starts a new process for every message, so everything is read anew each t
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flwr.app import Context, Error, Message
@@ -16,7 +16,7 @@ from fedgraft.core import exchange, streams
 from fedgraft.core.client import ClientId
 from fedgraft.core.model import Model
 from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report
-from fedgraft.engines.flower.site import Memory, SiteError
+from fedgraft.engines.flower.site import Memory, SiteError, digest
 from fedgraft.engines.workshop import Job, Purpose, Workshop, first_states, single_thread
 
 log = logging.getLogger("fedgraft.site")
@@ -46,6 +46,18 @@ class Branch:
         if state is None:
             state = first_states(self.workshop.method, self.workshop.spec, [self.client])[self.client]
         return Job(purpose, self.client, order.tag.round, order.message, state)
+
+    def private(self, job: Job, order: Order, memory: Memory) -> Job:
+        """Let a job draw its noise from the site's secret, if it trains privately and the budget has room for it.
+
+        Another message, or another state, gives other noise: one and the same noise on two gradients would cancel out.
+        """
+        budget = self.workshop.spec.budget
+        if budget is None:
+            return job
+        steps, rounds = budget.steps[self.client], budget.rounds[self.client]
+        asked = digest(f"{order.tag.round}/{order.tag.wave}", job.message, job.state)
+        return replace(job, secret=memory.spend(asked, steps, steps * rounds))
 
 
 def make(branch: Callable[[Path], Branch]) -> ClientApp:
@@ -90,7 +102,7 @@ def _train(branch: Branch, message: Message) -> Message:
     order = Order.unpack(message.content)
     memory = branch.memory(order.tag)
     with memory.alone():
-        done = branch.workshop.perform(branch.job(order, memory, "train"))
+        done = branch.workshop.perform(branch.private(branch.job(order, memory, "train"), order, memory))
         assert done.outcome is not None
         assert done.state is not None
         memory.keep((order.tag.round + 1, order.tag.wave), order.version, done.state)
@@ -107,7 +119,13 @@ def _evaluate(branch: Branch, message: Message) -> Message:
     done = branch.workshop.perform(job)
     assert done.scores is not None
     _keep_personal(branch, memory, job)
-    return Message(report(order.tag, done.scores, branch.workshop.spec.metrics), reply_to=message)
+    spec, scores = branch.workshop.spec, done.scores
+    if spec.budget is None:
+        return Message(report(order.tag, scores, spec.metrics), reply_to=message)
+    for point, score in scores.test.items():
+        found = score.value(spec.metrics[0])
+        log.warning("site %s, %s model: %s %.4g; it stays here", branch.site, point, spec.metrics[0].name, found)
+    return Message(report(order.tag, None, spec.metrics), reply_to=message)
 
 
 def _keep_personal(branch: Branch, memory: Memory, job: Job) -> None:
