@@ -74,8 +74,10 @@ def entries() -> str:
         method = METHODS.make(name)
         up, down = crossed(method)
         secure = ("yes" if method.sums() else "no") if up else "nothing is sent"
-        rows.append((name, ", ".join(up) or "nothing", ", ".join(down) or "nothing", secure))
-    return table(("method", "client to server", "server to client", "secure sum"), rows)
+        refused = ", ".join(method.discloses())
+        covered = f"refused: {refused}" if refused else "yes" if up else "nothing to noise"
+        rows.append((name, ", ".join(up) or "nothing", ", ".join(down) or "nothing", secure, covered))
+    return table(("method", "client to server", "server to client", "secure sum", "with `--epsilon`"), rows)
 
 
 class Tap(LocalEngine):

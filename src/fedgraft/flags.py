@@ -25,6 +25,7 @@ PANELS = {
     "ignore categories task": "Data",
     "model head kernels": "Model",
     "rounds seed data_seed participation hold_out evaluate_every global_test checkpoint_every": "Rounds",
+    "epsilon delta noise sample_clip": "Privacy",
     "stages": "Messages and server",
     "engine workers retries failed_client deadline device": "Machine",
 }

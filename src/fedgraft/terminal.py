@@ -1,5 +1,6 @@
 """What people see in a terminal: progress while a run goes on, tables when it is over."""
 
+import math
 import re
 import sys
 import textwrap
@@ -82,7 +83,8 @@ class Display:
             self._progress.update(self._bar, total=self.total_runs * run.config.rounds, description=self._label)
 
     def round(self, run: Run, this: Round) -> None:
-        figures, metric = f"loss {this.loss:.3f}", run.metrics[0]
+        figures = "loss not told" if math.isnan(this.loss) and run.spec.budget else f"loss {this.loss:.3f}"
+        metric = run.metrics[0]
         figures += f" {metric.title}" if this.test else ""
         for point, summary in this.test.items():
             figures += f" {point} {metric.shown(summary.mean)}{metric.unit}"
@@ -186,6 +188,8 @@ def _remarks(facts: Result, row: Row) -> Iterator[str]:
         who = ", ".join(facts.unseen.names[:5]) + (", ..." if len(facts.unseen.names) > 5 else "")
         yield f"unseen: held out of training, joined afterwards: {who}"
     yield from about_clients(row)
+    for guarantee in row.privacy:
+        yield f"differential privacy: {guarantee.sentence}"
     if row.refused:
         yield f"{row.refused} replies refused" + (", and none taken in any round" if row.unheard else "")
 

@@ -65,7 +65,12 @@ ANOTHER: dict[str, Any] = {
     "optimizer_state": "kept",
     "buffers": "local",
     "stages": ["float16"],
+    "epsilon": 3.0,
+    "delta": 1e-3,
+    "noise": 2.0,
+    "sample_clip": 0.1,
 }
+OF_PRIVACY = {"epsilon", "delta", "noise", "sample_clip"}
 OF_TABLES = {"target", "site_column", "split", "test_share", "window", "ignore", "categories"}
 OF_THE_DATA = {
     "dataset", "data_dir", "clients", "partition", "validation", "normalise", "augment", "resize", "task", "data_seed",
@@ -171,7 +176,7 @@ def test_all_settings_are_here() -> None:
 @pytest.mark.parametrize("way", REFUSED)
 def test_each_setting_acts_or_is_refused(ways: dict[str, dict[str, Any]], tmp_path: Path, way: str) -> None:
     usual, refused = trace(tmp_path / "usual", **ways[way]), set()
-    for name in SETTINGS:
+    for name in (name for name in SETTINGS if name not in OF_PRIVACY):
         before, given = usual, ways[way]
         if name == "data_seed" and way == "folder":  # sites that bring all their samples have nothing else to draw
             given = {**given, "validation": 0.4}
@@ -183,6 +188,16 @@ def test_each_setting_acts_or_is_refused(ways: dict[str, dict[str, Any]], tmp_pa
         else:
             assert other != before, f"{name} = {ANOTHER[name]!r} changes nothing beside data given as {way}"
     assert refused == REFUSED[way]
+
+
+def test_settings_of_privacy_act_on_networks_that_can_have_it(ways: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    for name, beside in (("epsilon", {}), ("noise", {}), ("delta", {"epsilon": 3.0}), ("sample_clip", {"noise": 2.0})):
+        given = {**ways["file"], "model": "linear", **beside}
+        first = trace(tmp_path / f"without-{name}", **given)
+        other = trace(tmp_path / f"with-{name}", **given, **{name: ANOTHER[name]})
+        assert isinstance(first, dict), first
+        assert isinstance(other, dict), other
+        assert other["weights"] != first["weights"], f"{name} changes nothing"
 
 
 def test_settings_of_tables_act_on_tables(tmp_path: Path) -> None:

@@ -3,20 +3,23 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedgraft.base.errors import ContractError
 from fedgraft.core import streams
 from fedgraft.core.model import Layout, Model, Shared
+from fedgraft.core.noise import Noising
 from fedgraft.core.optimizer import Stepper, optimizer
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.settings import Training
 from fedgraft.core.spec import ClientId as ClientId
 from fedgraft.core.spec import Spec
 from fedgraft.core.state import Holder, State
-from fedgraft.core.training import Loss, Phase, Update, descend, draws, plainly
+from fedgraft.core.training import Loss, Phase, Update, descend, descend_privately, draws, plainly
 from fedgraft.core.workbench import Workbench
 
 Predictor = Callable[[Tensor], Tensor]
@@ -39,6 +42,7 @@ class Client(Holder):
         *,
         round: int,
         purpose: str = "train",
+        secret: str | None = None,
     ) -> None:
         """Work on a ``state`` that stays as it is: what is looked at is copied first."""
         self.id, self.data, self.spec, self.round = id, data, spec, round
@@ -49,6 +53,10 @@ class Client(Holder):
         self.steps = 0
         self._state, self._workbench, self._purpose = dict(state), workbench, purpose
         self._lent = set(state)
+        self._secret = secret
+        self._noise: Noising | None = None
+        self.counted: int | None = None
+        """The noised steps that were asked for, while nobody trains and they are only counted."""
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self._lent:
@@ -176,19 +184,43 @@ class Client(Holder):
         model, data = self.model(start), self.data.train if samples is None else samples
         order = order or name
         rng, augmentation = self.stream(order), self.torch_stream(order + "/augmentation")
+        noising = self._noising(name, samples)
         with self.stepper(name, settings=settings) as step:
             for phase in phases:
                 epochs = draws(len(data), settings, phase.epochs, rng, pairs=model.normalises_batches)
+                count = sum(map(len, epochs))
+                if self.counted is not None:
+                    self.counted += 0 if noising is None else count
+                    continue
                 rate = settings.lr if phase.lr is None else phase.lr
-                self.loss = descend(
-                    model, data, loss, epochs,
-                    part=phase.part,
-                    augmentation=augmentation,
-                    step=step.on(self.layout.span(phase.part), rate * settings.factor(self.round, self.rounds)),
-                    update=update,
-                )  # fmt: skip
-                self.steps += sum(map(len, epochs))
+                moves = step.on(self.layout.span(phase.part), rate * settings.factor(self.round, self.rounds))
+                how: dict[str, Any] = {
+                    "part": phase.part,
+                    "augmentation": augmentation,
+                    "step": moves,
+                    "update": update,
+                }
+                if noising is None:
+                    self.loss = descend(model, data, loss, epochs, **how)
+                else:
+                    descend_privately(model, data, loss, count, noising, **how)
+                self.steps += count
         return self.trained(model, start)
+
+    def _noising(self, name: str, samples: Samples | None) -> Noising | None:
+        """What makes a training private, if it has to be: all that may reach what leaves, and nothing of a test."""
+        budget = self.spec.budget
+        if budget is None or self._purpose != "train" or name in budget.aside:
+            return None
+        if samples is not None:
+            raise ContractError(f"{name!r} trains on a part of the samples, and is not counted so under privacy")
+        if self._noise is None:
+            key: tuple[streams.Key, ...] = (self.spec.seed,) if self._secret is None else ("secret", self._secret)
+            sampling, noise = (streams.generator(*key, what, self.round, self.id) for what in ("sampling", "noise"))
+            rate, left = budget.rates[self.id], budget.steps[self.id]
+            expected = rate * self.samples
+            self._noise = Noising(budget.clip, budget.noises[self.id], rate, expected, left, sampling, noise)
+        return self._noise
 
     @contextmanager
     def stepper(

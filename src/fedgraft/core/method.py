@@ -88,6 +88,8 @@ class Method:
     replies are merged too (``rounds``), so that the server learns what concerns it alone."""
     refuses_newcomers: ClassVar[str] = ""
     """Why no such client can be served, if so, in half a sentence."""
+    aside: ClassVar[tuple[str, ...]] = ()
+    """Names of trainings (``client.train(name=...)``) whose result never reaches a reply, in this or a later round."""
     shows: ClassVar[Mapping[str, str]] = {}
     """What each name in ``observe`` and ``observe_client`` means, for whoever looks at the picture."""
 
@@ -178,6 +180,14 @@ class Method:
     def merge_newcomer(self, server: Server, inbox: Inbox) -> None:
         """Digest a newcomer's reply in its own copy of the server; what came from others stays as it is."""
         self.merge(server, inbox)
+
+    def discloses(self) -> Mapping[str, str]:
+        """Return what of a reply is made of the client's samples past ``client.train``, and how.
+
+        Private training clips and noises every gradient, and covers nothing else: a method that discloses something is
+        refused there. A class that changes the client half says it anew, if only that there is nothing.
+        """
+        return {}
 
     # ---- for people
     def observe(self, server: Server) -> Mapping[str, Tensor]:

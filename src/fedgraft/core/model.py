@@ -161,6 +161,9 @@ class Model:
         self.normalises_batches = any(isinstance(m, BATCHNORM) for m in module.modules())
         self._edit: Callable[[Tensor], Tensor] | None = None
         self._features: Tensor | None = None
+        self._lent: Tensor | None = None
+        self.penalised = False
+        """Whether somebody asked for ``weights``: what a loss makes of them is not seen at any layer."""
         self._parameters: dict[str, list[nn.Parameter]] = {"extractor": [], "head": []}
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         for slot in layout.slots:
@@ -199,12 +202,24 @@ class Model:
     @property
     def weights(self) -> Tensor:
         """The trained parameters as live tensors joined into one vector: differentiable, for penalties."""
+        self.penalised = True
+        if self._lent is not None:
+            return self._lent
         return torch.cat(
             [
                 (p.permute(0, 2, 3, 1) if slot.channels_last else p).reshape(-1)
                 for slot, p in zip(self.layout.slots, self._trained(), strict=False)
             ]
         )
+
+    @contextmanager
+    def lending(self, weights: Tensor) -> Iterator[None]:
+        """Let ``weights`` be another vector: a sample's own copy, whose gradient is the sample's."""
+        self._lent = weights
+        try:
+            yield
+        finally:
+            self._lent = None
 
     def _trained(self) -> list[nn.Parameter]:
         return self._parameters["extractor"] + self._parameters["head"]

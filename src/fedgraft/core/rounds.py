@@ -267,6 +267,8 @@ def _tested(
 ) -> dict[ClientId, Scores]:
     """Let clients test their own models; refuse figures that no test can have given, or that nobody asked for."""
     scores = engine.evaluate(this.number, deliver(method, server, clients))
+    if not engine.sets:
+        return {}
     taken: dict[ClientId, Scores] = {}
     for client in (*clients, *sorted(scores.keys() - set(clients))):
         complaint = _doubt(server, engine, client, scores.get(client))

@@ -22,6 +22,7 @@ TASKS: Registry[Any] = Registry("task", "fedgraft.core.task", group="fedgraft.ta
 METRICS: Registry[Any] = Registry(
     "metric", "fedgraft.core.metrics", group="fedgraft.metrics", base="fedgraft.core.metrics:Metric"
 )
+DELTA, SAMPLE_CLIP = 1e-5, 1.0
 BOUND = "bound"
 """The stage that is there in every run: the safety net."""
 
@@ -60,6 +61,21 @@ class Training(Settings):
     buffers: Literal["average", "local", "keep"] = Field(
         "average", description="BatchNorm statistics: averaged, local to each client, or kept as they began"
     )
+    epsilon: float | None = Field(
+        None, ge=0.01, le=100, description="differential privacy of each client's samples: the budget of the whole run"
+    )
+    delta: float | None = Field(
+        None, gt=0, lt=1, description=f"the delta that goes with epsilon (default {DELTA:g}, where there is privacy)"
+    )
+    noise: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="noise of private training as a multiple of sample_clip (default: what epsilon needs)",
+    )
+    sample_clip: float | None = Field(
+        None, gt=0, description=f"each sample's gradient is clipped to this norm (default {SAMPLE_CLIP:g}, as delta)"
+    )
     stages: tuple[str, ...] = Field(
         (BOUND,),
         description="what is done to messages on their way, in this order: float16, int8, topk:SHARE; where replies "
@@ -95,6 +111,21 @@ class Training(Settings):
         if self.optimizer != "sgd":  # written down, it says what is so, and can be read again
             self.__dict__["momentum"] = 0.0
         return self
+
+    @model_validator(mode="after")
+    def _private_or_not(self) -> Self:
+        lone = [name for name in ("delta", "sample_clip") if getattr(self, name) is not None]
+        if lone and not self.private:
+            raise ValueError(f"{lone[0]} is a setting of differential privacy: name epsilon or noise too")
+        if self.private:  # written down, it says what is so
+            self.__dict__["delta"] = self.delta or DELTA
+            self.__dict__["sample_clip"] = self.sample_clip or SAMPLE_CLIP
+        return self
+
+    @property
+    def private(self) -> bool:
+        """Whether clients train with differential privacy of their samples."""
+        return self.epsilon is not None or self.noise is not None
 
     def but(self, **changes: Any) -> Self:
         """Return these settings with some changed, for a method that is only itself with others."""

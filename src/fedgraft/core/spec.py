@@ -7,6 +7,7 @@ from functools import cached_property
 from torch import Tensor
 
 from fedgraft.base.errors import UserError
+from fedgraft.core.budget import Budget
 from fedgraft.core.metrics import Metric
 from fedgraft.core.model import Architecture, Layout
 from fedgraft.core.settings import Training
@@ -32,6 +33,8 @@ class Spec:
     names: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()
     """What judges the clients' models, the leading metric first; the task's usual ones unless told."""
+    budget: Budget | None = None
+    """How clients train with differential privacy, if they do."""
 
     def __post_init__(self) -> None:
         if not self.metrics:

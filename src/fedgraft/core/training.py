@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgraft.core.gradients import Loss as Loss
+from fedgraft.core.gradients import Separate
 from fedgraft.core.model import Model, Part
+from fedgraft.core.noise import Noising
 from fedgraft.core.optimizer import Stepper
 from fedgraft.core.samples import Samples
 from fedgraft.core.settings import Training
-
-Loss = Callable[[Model, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -101,3 +102,26 @@ def descend(
                     total += value.detach() * len(y)
                     seen += len(y)
     return float(total) / seen if seen else float("nan")
+
+
+def descend_privately(
+    model: Model,
+    samples: Samples,
+    loss: Loss,
+    steps: int,
+    noising: Noising,
+    *,
+    part: Part,
+    augmentation: torch.Generator,
+    step: Stepper,
+    update: Update = plainly,
+) -> None:
+    """Train as ``descend`` does, with differential privacy: on Poisson samples, by clipped and noised gradients."""
+    model.train_on(len(samples))
+    with model.only(part) as span:
+        weights, gradient = model.vector[span], model.gradient[span]
+        separate = Separate(model, span, loss)
+        for _ in range(steps):
+            x, y = samples.batch(noising.draw(len(samples)), augmentation)
+            gradient.copy_(noising.gradient(separate, x.to(model.device), y.to(model.device)))
+            update(weights, gradient, step)

@@ -276,6 +276,12 @@ def leaving(method: Method, server: Server) -> str:
     sizes = sorted({server.spec.pipeline.size(fields) for fields in expected})
     fields = {f"{name} {list(field.shape)}" for each in expected for name, field in each.items()}
     span = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    if server.spec.budget is not None:
+        return (
+            f"what crosses with {method.name}, noised at the site: {method.sends}. In a round {span} bytes leave "
+            f"a site ({', '.join(sorted(fields)) or 'nothing'}), with its steps and seconds, no loss and no test "
+            "figures; once, its name and how many samples it has"
+        )
     return (
         f"what crosses with {method.name}: {method.sends}. In a round {span} bytes leave a site "
         f"({', '.join(sorted(fields)) or 'nothing'}), with its loss, steps and seconds; after a round, how many test "

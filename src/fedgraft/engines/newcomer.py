@@ -57,11 +57,13 @@ class Joined:
         return self.server.spec.clients - 1
 
 
-def insist_on_newcomers(method: Method) -> None:
+def insist_on_newcomers(method: Method, spec: Spec) -> None:
     """Refuse, before anything is done, what a method cannot do."""
-    if method.refuses_newcomers:
-        raise UserError(f"{method.name} cannot serve a client that was not there in training: "
-                        f"{method.refuses_newcomers}")  # fmt: skip
+    reason = method.refuses_newcomers
+    if spec.budget is not None:
+        reason = "the run has differential privacy, and its budget knows nothing of such a client's samples"
+    if reason:
+        raise UserError(f"{method.name} cannot serve a client that was not there in training: {reason}")
 
 
 def welcome(
@@ -75,7 +77,7 @@ def welcome(
     progress: Callable[[int], None] = lambda _: None,
 ) -> Joined:
     """Let a newcomer receive, train, and reply where the method has a use for that, for some rounds; then test it."""
-    insist_on_newcomers(method)
+    insist_on_newcomers(method, server.spec)
     try:
         with single_thread(), streams.untouched():
             return _joined(method, _copied(method, server, newcomer, rounds, settings), newcomer, device, progress)

@@ -30,6 +30,8 @@ class Job:
     round: int
     message: Message
     state: State
+    secret: str | None = None
+    """What the noise of private training is drawn from, at a site: nobody else knows it."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,10 @@ class Workshop:
     newcomer: str = ""
     """Who works here, if it is a client that was not there in training: its random numbers are its own."""
 
-    def client(self, id: ClientId, state: State, round: int, purpose: Purpose) -> Client:
+    def client(self, id: ClientId, state: State, round: int, purpose: Purpose, secret: str | None = None) -> Client:
         """Set a client up to train or to be tested. It leaves ``state`` as it is."""
-        return Client(id, state, self.data[id], self.spec, self.workbench, round=round, purpose=self.named(purpose))
+        name, data = self.named(purpose), self.data[id]
+        return Client(id, state, data, self.spec, self.workbench, round=round, purpose=name, secret=secret)
 
     def named(self, purpose: Purpose) -> str:
         """Name the streams of a job: newcomers, each of them the last client in its own copy, have different ones."""
@@ -74,7 +77,7 @@ class Workshop:
         """Do a job; only what comes back with the result counts."""
         started = time.perf_counter()
         self.begin(job.purpose, job.client, job.round)
-        client = self.client(job.client, job.state, job.round, job.purpose)
+        client = self.client(job.client, job.state, job.round, job.purpose, job.secret)
         stages = self.spec.pipeline
         message = stages.decode("down", job.message.copy_to(self.device), {})
         if job.purpose == "evaluate":
@@ -85,7 +88,8 @@ class Workshop:
         state, same = client.left
         state = {name: tensor.cpu() for name, tensor in state.items()}
         reply = reply.apart_from(state.values())
-        outcome = Outcome(reply, client.loss, client.steps, time.perf_counter() - started, job.round)
+        loss = client.loss if self.spec.budget is None else float("nan")  # of private samples, and without noise
+        outcome = Outcome(reply, loss, client.steps, time.perf_counter() - started, job.round)
         return Done(outcome, state, same=same)
 
 

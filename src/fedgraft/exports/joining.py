@@ -170,7 +170,7 @@ def join(
     """
     run = run if isinstance(run, Run) else load(run)
     _insist_on_open(run)
-    newcomer.insist_on_newcomers(run.method)
+    newcomer.insist_on_newcomers(run.method, run.spec)
     settings = _settings(run.spec.settings, training)
     rounds = run.spec.rounds if rounds is None else rounds
     if rounds < 1:

@@ -65,6 +65,9 @@ class APFL(FedAvg):
     eta_alpha: float | None = hyper(None, "step size of alpha; none: the run's learning rate", low=0.0)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"weights": "trained beside a private model that takes the same batches for itself"}
+
     def join(self, client: Client) -> None:
         client["v"] = client.own
         client["alpha"] = client.own.new_tensor(self.alpha)

@@ -145,6 +145,9 @@ class APPLE(Method):
                 server["wanted"][client, reply["ids"]] = True
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def join(self, client: Client) -> None:
         client["core"] = client.own[: client.layout.trained]
         if self.limit(client.clients) is not None:

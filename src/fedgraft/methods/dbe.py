@@ -86,6 +86,9 @@ class DBE(FedAvg):
             super().merge(server, inbox)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"mean": "the mean of the samples' features"}
+
     def join(self, client: Client) -> None:
         client["bias"] = client.own.new_zeros(client.architecture.features)
 

@@ -19,6 +19,7 @@ Readings
 - The pull covers trained parameters only; the BatchNorm statistics of v_i are its own.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -41,12 +42,16 @@ class Ditto(FedAvg):
     idea = "FedAvg, and beside it a private model on each client with a quadratic pull towards the received one"
     headline = "trained"
     newcomers = "train"
+    aside = ("personal",)
 
     lam: float = hyper(1.0, "strength of the pull", low=0.0)
     personal_epochs: int | None = hyper(None, "epochs of the personal model in a round; none is the run's", low=0)
     personal_lr: float | None = hyper(None, "learning rate of the personal model; none is the run's", above=0.0)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def join(self, client: Client) -> None:
         client["v"] = client.own.clone()
 

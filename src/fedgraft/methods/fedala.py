@@ -65,6 +65,9 @@ class FedALA(FedAvg):
     limit: int = hyper(50, "the first search ends after so many epochs at the latest", low=1)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"weights": "trained from a mixture that is learned on the samples"}
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         w = super().assemble(client, message)
         if "A" not in client:  # it has no old model yet

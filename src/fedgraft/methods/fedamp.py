@@ -94,6 +94,9 @@ class MessagePassing(Method):
         raise NotImplementedError
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def fit(self, client: Client, received: Tensor) -> Tensor:
         pull = min(self.lam / self.step(client.round), 1 / client.rate)
         start = received if self.start == "cloud" else client.own

@@ -97,6 +97,9 @@ class FedAS(FedPer):
             server["weights/0"] = server.spec.mean(theta, F)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"fisher": "the size of the samples' gradients", "weights": "aligned with the samples' class means"}
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         received = super().assemble(client, message)
         c = class_means(*features(client, client.own), client.classes)

@@ -19,6 +19,7 @@ Readings
   nor weight decay can move it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedgraft.core.client import Client
@@ -42,5 +43,8 @@ class FedBABU(FedAvgFT):
         return "extractor"
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def plan(self, client: Client) -> tuple[Phase, ...]:
         return (Phase("extractor"),)

@@ -115,6 +115,9 @@ class FedFomo(Method):
             server["uploaded"][client] = True
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"gains": "how others' models do on the samples", "weights": "trained from a mixture by these gains"}
+
     def split(self, client: Client) -> tuple[Samples, Samples]:
         """Split the client's samples, always in the same way, into those to train on and those to judge models by."""
         data = client.data.train

@@ -95,6 +95,9 @@ class FedGH(Method):
         server["head"] = model.layout.take(model.vector, "head", spec.settings.buffers)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"prototypes": "the class means of the samples' features", "held": "which classes there are"}
+
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
         mu = class_means(*features(client, trained), client.classes)
         return Message(prototypes=mu, held=client.counts > 0)

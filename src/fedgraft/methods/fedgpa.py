@@ -195,6 +195,9 @@ class FedGPA(Aligned):
             server[part] = with_own(server[part], who, weights[-1], stacked(inbox, part)[0])
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return super().discloses()
+
     def targets(self, client: Client, received: Tensor) -> Tensor | None:
         return super().targets(client, received) if self.lga and self.reg != "off" else None
 

@@ -117,6 +117,14 @@ class Aligned(Method):
             server[name] = torch.cat([server[name], torch.zeros_like(server[name][:1])])
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {
+            "prototypes": "the class means of the samples' features",
+            "means": "the same before training",
+            "variance": "the spread of these features",
+            "counts": "how many samples of each class there are",
+        }
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         client["prototypes"], client["known"] = message["prototypes"], message["known"]
         return client.put(client.put(client.own, message["extractor"], "extractor"), message["head"], "head")
@@ -208,6 +216,9 @@ class FedPAC(Aligned):
         server["heads"] = with_own(server["heads"], who, beta, stacked(inbox, "head")[0])
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return super().discloses()
+
     def plan(self, client: Client) -> tuple[Phase, ...]:
         return Phase("head", self.head_epochs, self.head_lr), Phase("extractor")
 

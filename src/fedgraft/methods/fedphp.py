@@ -30,7 +30,7 @@ Readings
 - The authors clip gradients; that is a setting of the run here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,6 +69,9 @@ class FedPHP(FedAvg):
     )
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {} if self.transfer == "kd" else {"weights": "trained on a discrepancy between whole batches"}
+
     def join(self, client: Client) -> None:
         client["q"] = client.own
         client["k"] = torch.zeros((), dtype=torch.int64)

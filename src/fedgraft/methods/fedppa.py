@@ -90,6 +90,9 @@ class FedPPA(FlexiFed):
     )
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"weights": "aligned with features of the samples"}
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         averaged = super().assemble(client, message)
         common = self.common(client, message["contributors"])

@@ -80,6 +80,9 @@ class FedPPAPlus(FedPPA):
         return server.spec.mean(uploads, shares).expand_as(uploads)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {**super().discloses(), "entropy": "how evenly the samples are spread over the classes"}
+
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
         return Message(**super().reply(client, received, trained), entropy=entropy(client.counts))
 

@@ -97,6 +97,9 @@ class FedProto(Local):
         server["known"] = server["known"] | held
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"prototypes": "the class means of the samples' features", "counts": "how many there are of each class"}
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         client["prototypes"], client["known"] = message["prototypes"], message["known"]
         return client.own

@@ -11,6 +11,7 @@ Readings
 - The pull covers trained parameters only, not BatchNorm statistics.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -44,6 +45,9 @@ class FedProx(FedAvg):
     mu: float = hyper(0.1, "strength of the pull", low=0.0)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def fit(self, client: Client, received: Tensor) -> Tensor:
         return client.train(received, pulled(self, client, received, self.mu), self.plan(client))
 

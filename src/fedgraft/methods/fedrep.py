@@ -22,7 +22,7 @@ Readings
   statistics move in the head phase although the parameters rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -50,6 +50,9 @@ class FedRep(FedPer):
     final_head_epochs: int = hyper(0, "epochs of the head before the test after the last round", low=0)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def plan(self, client: Client) -> tuple[Phase, ...]:
         return Phase("head", self.tau_h), Phase("extractor", self.tau_b)
 

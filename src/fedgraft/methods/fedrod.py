@@ -33,6 +33,7 @@ Readings
 - BatchNorm statistics inside a head are the generic head's.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,6 +65,9 @@ class FedRoD(FedAvg):
     )
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"weights": "trained on a loss that knows how many samples of each class there are"}
+
     def join(self, client: Client) -> None:
         head = client.own[client.layout.span("head")]
         client["phi"] = torch.zeros_like(head) if self.start == "zero" else head.clone()

@@ -122,6 +122,9 @@ class FlexiFed(Method):
         return server.spec.mean(uploads, torch.ones(len(C))).expand_as(uploads)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         client["contributors"] = message["contributors"]
         return put(client.own, message["weights"], self.received_layers(client), client.settings.buffers)

@@ -76,6 +76,9 @@ class IFCA(FedAvg):
             server["clusters"][client] = torch.eye(self.k)[message["cluster"]]
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"cluster": "which model has the least loss on the samples"}
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         theta = [client.put(client.own, weights, self.shared()) for weights in message["models"]]
         F = torch.tensor([mean_loss(client, client.predictor(model), client.data.train) for model in theta])

@@ -80,6 +80,9 @@ class LGFedAvg(FedAvg):
         server["parted"] = torch.cat([server["parted"], torch.tensor([self.warm_rounds == 0])])
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         if "head" in message:
             return client.put(client.own, message["head"], "head")

@@ -25,6 +25,7 @@ class Local(Method):
     sends = "nothing"
     averages = "nothing, for nothing is sent"
     headline = "trained"
+    aside = ("batches",)
 
     def shared(self) -> Part:
         return "nothing"
@@ -37,6 +38,9 @@ class Local(Method):
         return {}
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         return client.own
 

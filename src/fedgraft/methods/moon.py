@@ -22,6 +22,7 @@ Readings
 - The paper is after one good global model, which is ``received``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,9 @@ class MOON(FedAvg):
     tau: float = hyper(0.5, "temperature: how far apart similarities have to be to count", above=0.0)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def fit(self, client: Client, received: Tensor) -> Tensor:
         w, w_prev = client.model(received, role="received"), client.model(client.own, role="previous")
 

@@ -33,7 +33,7 @@ Readings
 - Mean: the paper's is uniform over the picked clients, ``weighting="uniform"``; the default is FedAvg's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -68,6 +68,9 @@ class PerFedAvg(FedAvg):
     adapt_steps: int = hyper(1, "steps of adaptation of the model in use", low=0)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"weights": "trained behind steps on the samples that are not noised"}
+
     def fit(self, client: Client, received: Tensor) -> Tensor:
         D, D2 = client.batches("D"), client.batches("D''")
         span, aside = client.layout.span("all"), client.model(received, role="aside")

@@ -76,6 +76,9 @@ class PFedAMF(FedAvg):
     distil_epochs: int = hyper(1, "epochs of distillation", low=0)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"weights": "distilled from a mixture that is learned on the samples"}
+
     def join(self, client: Client) -> None:
         client["A"] = client.own.new_zeros(len(layers(client.layout)), 3)
 

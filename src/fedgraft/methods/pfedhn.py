@@ -132,6 +132,9 @@ class PFedHN(Method):
             server[name] = server[name] - self.server_lr * velocity
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         weights = client.own.clone()
         weights[client.layout.span(self.shared())] = message["weights"]

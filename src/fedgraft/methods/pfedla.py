@@ -133,6 +133,9 @@ class PFedLA(Method):
         server.update(after)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {}
+
     def assemble(self, client: Client, message: Message) -> Tensor:
         weights, width = client.own.clone(), client.layout.width(self.shared(), client.settings.buffers)
         weights[:width][~inside(client.layout, message["kept"], width)] = message["weights"]

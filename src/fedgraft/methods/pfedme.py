@@ -38,7 +38,7 @@ Readings
   further than their target, for a variance must not become negative.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -90,6 +90,9 @@ class PFedMe(FedAvg):
             server[name] = toward(before[name], server[name], self.beta, trained)
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {"weights": "drawn to a model that is trained on the samples in a loop of its own"}
+
     def join(self, client: Client) -> None:
         client["theta"] = client.own
 

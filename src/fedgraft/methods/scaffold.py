@@ -90,6 +90,9 @@ class SCAFFOLD(Method):
         server["c"] = server["c"] + len(inbox) / spec.clients * delta_c
 
     # ---- client half
+    def discloses(self) -> Mapping[str, str]:
+        return {} if self.option == "II" else {"delta_c": "a gradient over all samples"}
+
     def join(self, client: Client) -> None:
         client["c_i"] = torch.zeros_like(client.own[client.layout.span("all")])
 

@@ -142,11 +142,22 @@ def remarks(rows: Sequence[Row], at: At) -> Iterator[str]:
             yield f"Another order {MEANING[other].partition(':')[0]}: {first}."
     for row in rows:
         yield from (f"{row.method}: {remark}." for remark in about_clients(row))
+    yield from privacy(rows)
     if any(row.refused for row in rows):
         yield "Replies refused: " + ", ".join(f"{row.refused} of {row.method}" for row in rows if row.refused) + "."
     if any(row.unheard for row in rows):
         found_in = ", ".join(f"{row.method} ({_counted(row.unheard, 'run')})" for row in rows if row.unheard)
         yield f"The server took no reply in any round, so nobody learned anything from others: {found_in}."
+
+
+def privacy(rows: Sequence[Row]) -> Iterator[str]:
+    """What the methods' runs guarantee, those alike together."""
+    said: dict[str, list[str]] = {}
+    for row in rows:
+        for guarantee in row.privacy:
+            said.setdefault(guarantee.sentence, []).append(row.method)
+    for sentence, methods in said.items():
+        yield f"Differential privacy, {sentence}: {', '.join(methods)}."
 
 
 def about_clients(row: Row) -> Iterator[str]:

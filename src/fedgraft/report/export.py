@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from fedgraft.base import characters
-from fedgraft.report.comparison import MEANING, chance, unit, view
+from fedgraft.report.comparison import MEANING, chance, privacy, unit, view
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import AT, At
 from fedgraft.runs.metric import MINUS, MetricInfo
@@ -76,6 +76,8 @@ def _facts(row: Row, seeds: int) -> dict[str, Any]:
         "p": found and found.corrected, "better": found and found.better, "worse": found and found.worse,
         "bytes_up": row.bytes_up, "bytes_down": row.bytes_down, "seconds": row.seconds,
     }  # fmt: skip
+    for guarantee in row.privacy:
+        known |= {f"epsilon_{guarantee.unit}": guarantee.epsilon, f"delta_{guarantee.unit}": guarantee.delta}
     return {name: "" if value is None or value != value else value for name, value in known.items()}
 
 
@@ -169,5 +171,6 @@ def _about(comparison: Comparison[Any], rows: Sequence[Row], at: At) -> Iterator
         yield f"Gain over local in {counted_in}, + is better; p: Wilcoxon's signed ranks, Holm's correction."
     if all(row.unseen for row in rows):
         yield "Unseen: clients that were held out of training and joined afterwards."
+    yield from privacy(rows)
     if any(row.reconstruction for row in rows):
         yield "* our reading of the method."

@@ -15,6 +15,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.base.version import __version__
 from fedgraft.report import commands
 from fedgraft.report.charts import Study, drawn
+from fedgraft.report.comparison import privacy
 from fedgraft.report.matrices import Observation, fair_share, observations
 from fedgraft.runs.comparison import REFERENCES, Reading
 from fedgraft.runs.config import AT, At
@@ -97,6 +98,7 @@ def _context(study: Study, seen: Sequence[Observation], at: At, metric: MetricIn
         "params": {label: next(iter(each.values())).params for label, each in study.facts.items()},
         "settings": {name: value for name, value in settings.items() if name not in _SAID_ELSEWHERE},
         "versions": sorted({_versions(result) for result in results}),
+        "privacy": list(privacy(study.rows(at, metric.name))),
         "refused": {label: refused for label, each in study.facts.items() if (refused := _refused(each.values()))},
         "compare_command": commands.compare_command(study) if repeatable else None,
         "run_commands": [commands.run_command(label, run.config) for label, run in everything] if repeatable else [],

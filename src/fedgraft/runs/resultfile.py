@@ -179,6 +179,35 @@ class Unseen(_Part):
         return self
 
 
+class Spent(_Part):
+    """What one client spent, and by which noise (as a multiple of the clip), sampling rate and number of steps."""
+
+    epsilon: Amount | None
+    """Nothing, if it is not finite."""
+    noise: Amount
+    rate: Annotated[float, Field(ge=0, le=1)]
+    steps: Count
+
+
+class Guarantee(_Part):
+    """Differential privacy of each training sample: what all rounds together have spent of it."""
+
+    unit: Literal["sample"]
+    epsilon: Amount | None
+    """The most that any client has spent."""
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    budget: Amount | None
+    clip: Amount
+    accountant: str
+    per_client: list[Spent]
+
+    @property
+    def sentence(self) -> str:
+        """The guarantee in a few words."""
+        spent = "no finite epsilon" if self.epsilon is None else f"epsilon {self.epsilon:.3g}"
+        return f"{spent} for each {self.unit} (delta {self.delta:g})"
+
+
 class Result(_Part):
     """A finished run."""
 
@@ -203,6 +232,7 @@ class Result(_Part):
     bytes_up_per_client: Amount
     bytes_down_per_client: Amount
     refused: Count = 0
+    privacy: list[Guarantee] = []
     versions: dict[str, str]
     digest: dict[str, str] = {}
     rounds: list[Record]
@@ -229,6 +259,7 @@ class Result(_Part):
         lists: dict[str, Sized | None] = {
             "names": self.names, "samples": self.samples, "test_samples": self.test_samples,
             "label_counts": self.label_counts, **dict(self._lists_of_rounds()),
+            **{f"privacy {number + 1}": each.per_client for number, each in enumerate(self.privacy)},
         }  # fmt: skip
         for name, each in lists.items():
             if each is not None and len(each) != self.clients:

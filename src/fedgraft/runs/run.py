@@ -17,6 +17,7 @@ from fedgraft import kernels
 from fedgraft.base import characters, disk, memory
 from fedgraft.base.errors import UserError
 from fedgraft.base.version import __version__
+from fedgraft.core import privacy
 from fedgraft.core.client import Predictor
 from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import POINTS, Point
@@ -32,6 +33,7 @@ from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
 from fedgraft.runs.frame import Frame
+from fedgraft.runs.guarantees import guarantees
 from fedgraft.runs.history import History
 from fedgraft.runs.identity import Identity
 from fedgraft.runs.metric import MetricInfo
@@ -381,7 +383,6 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     federation = population.held_out(config, federation)
     if isinstance(federation, Federation):
         hosting.insist_on_engine(config)
-        unseen.insist(method, federation)
     architectures, assignment, name = population.architectures(config, federation, model)
     spec = Spec(
         samples=federation.samples, architectures=architectures, assignment=assignment,
@@ -396,6 +397,10 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     for architecture in architectures:
         architecture.insist_on_batches(config.training.batch_size)
         spec.task.insist_on(architecture.outputs)
+    if config.training.private:
+        spec = replace(spec, budget=privacy.planned(method, spec, _participation(config)))
+    if isinstance(federation, Federation):
+        unseen.insist(method, federation, spec)
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
     population.insist_on_stages(method, server)
     known = {"method": METHODS.named(method), "params": method.parameters(), "model": name}
@@ -416,7 +421,7 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
     """
     config, spec = run.config, run.spec
     server = run.server = run.method.setup(spec)
-    participation = Participation(*participation_range(config.participation))
+    participation = _participation(config)
     saves = None if run.directory is None else run.directory / "checkpoints"
     with single_thread(), host(run) as engine:
         history = _past(run, server, engine, saves) if begun and saves else checkpoint.begin(saves)
@@ -446,6 +451,10 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
     for watcher in watchers:
         watcher.end(run)
     return run
+
+
+def _participation(config: RunConfig) -> Participation:
+    return Participation(*participation_range(config.participation))
 
 
 def _now(run: Run, server: Server, engine: Engine, history: History) -> Checkpoint:
@@ -517,6 +526,7 @@ def _result(run: Run) -> dict[str, Any]:
         "bytes_up_per_client": up,
         "bytes_down_per_client": down,
         "refused": sum(len(r["refused"]) for r in run.records),
+        "privacy": guarantees(run.spec, run.records),
         "kernels": kernels.describe(config.kernels),
         "versions": run.identity.versions,
         "instructions": run.identity.instructions,

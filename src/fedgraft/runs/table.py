@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.runs.config import AT, At
 from fedgraft.runs.metric import MetricInfo
-from fedgraft.runs.resultfile import ClientFigures, Result
+from fedgraft.runs.resultfile import ClientFigures, Guarantee, Result
 from fedgraft.runs.results import unheard
 from fedgraft.runs.statistics import Difference, Interval, between_shares, net_samples, paired, together
 
@@ -71,6 +71,8 @@ class Row:
     refused: int
     unheard: int
     """In how many of its runs the server took no reply at all."""
+    privacy: tuple[Guarantee, ...]
+    """What was spent of the clients' privacy in the run that spent most."""
     difference: Difference | None
     """Against Local, at ``point``, positive if better; none without a run of Local."""
     diverged: dict[Point, tuple[str, ...]]
@@ -261,11 +263,23 @@ def _row(
         clients=sum(result.clients for result in results),
         refused=sum(result.refused for result in results),
         unheard=sum(unheard([record.accepted for record in result.rounds]) for result in results),
+        privacy=_most_spent(results),
         difference=difference,
         diverged={place: _told(results, [diverged(r, place) for r in results]) for place in POINTS},
         untested=_told(results, [untested(r, metric, point) for r in results]),
         stale=_told(results, [stale(r, metric, point) for r in results]),
     )  # fmt: skip
+
+
+def _most_spent(results: Sequence[Result]) -> tuple[Guarantee, ...]:
+    """The weakest guarantee for each unit; none, if one of the runs has none."""
+    units = {each.unit for each in results[0].privacy}
+    found = []
+    for unit in sorted(units, reverse=True):
+        each = [guarantee for result in results for guarantee in result.privacy if guarantee.unit == unit]
+        if len(each) == len(results):
+            found.append(max(each, key=lambda one: math.inf if one.epsilon is None else one.epsilon))
+    return tuple(found)
 
 
 def _spreads(

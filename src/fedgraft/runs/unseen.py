@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from fedgraft.core.evaluation import POINTS, Summary
-from fedgraft.core.method import Method, Server
+from fedgraft.core.method import Method, Server, Spec
 from fedgraft.data.federation import Federation
 from fedgraft.engines.newcomer import Joined, Newcomer, NewcomerError, insist_on_newcomers, welcome
 from fedgraft.runs.config import RunConfig
@@ -13,10 +13,10 @@ from fedgraft.runs.population import Population
 from fedgraft.runs.results import summary_facts
 
 
-def insist(method: Method, fed: Federation) -> None:
+def insist(method: Method, fed: Federation, spec: Spec) -> None:
     """Refuse, before anything is trained, to hold clients out for a method that has no use for them."""
     if fed.unseen:
-        insist_on_newcomers(method)
+        insist_on_newcomers(method, spec)
 
 
 def joined(method: Method, server: Server, fed: Population, config: RunConfig) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from fedgraft.core.stages import StageError
 from fedgraft.data.digest import Fingerprint, fingerprint
 from fedgraft.engines.flower.hiding import Hidden
 from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report, tag
-from fedgraft.engines.flower.site import Memory, SiteError
+from fedgraft.engines.flower.site import Memory, SiteError, digest
 from fedgraft.engines.states import first_states
 from fedgraft.engines.workshop import Job, Purpose, Workshop, single_thread
 
@@ -60,6 +60,18 @@ class Branch:
         if state is None:
             state = first_states(self.workshop.method, self.workshop.spec, [self.client])[self.client]
         return Job(purpose, self.client, order.tag.round, order.message, state)
+
+    def private(self, job: Job, order: Order, memory: Memory) -> Job:
+        """Let a job draw its noise from the site's secret, if it trains privately and the budget has room for it.
+
+        Another message, or another state, gives other noise: one and the same noise on two gradients would cancel out.
+        """
+        budget = self.workshop.spec.budget
+        if budget is None:
+            return job
+        steps, rounds = budget.steps[self.client], budget.rounds[self.client]
+        asked = digest(f"{order.tag.round}/{order.tag.wave}", job.message, job.state)
+        return replace(job, secret=memory.spend(asked, steps, steps * rounds))
 
 
 def make(branch: Callable[[Path], Branch]) -> ClientApp:
@@ -126,7 +138,7 @@ def _train(branch: Branch, message: Message) -> Message:
     order = Order.unpack(message.content)
     memory = branch.memory(order.tag)
     with memory.alone():
-        done = branch.workshop.perform(branch.job(order, memory, "train"))
+        done = branch.workshop.perform(branch.private(branch.job(order, memory, "train"), order, memory))
         assert done.outcome is not None
         assert done.state is not None
         memory.keep((order.tag.round + 1, order.tag.wave), order.version, done.state)
@@ -180,7 +192,13 @@ def _evaluate(branch: Branch, message: Message) -> Message:
     _keep_personal(branch, memory, job)
     last = order.tag.round + 1 == branch.workshop.spec.rounds
     log.info("%s%s: the site's own model was tested", "done: " if last else "", _of(branch, order.tag))
-    return Message(report(order.tag, done.scores, branch.workshop.spec.metrics), reply_to=message)
+    spec, scores = branch.workshop.spec, done.scores
+    if spec.budget is None:
+        return Message(report(order.tag, scores, spec.metrics), reply_to=message)
+    for point, score in (scores.test or {}).items():
+        found = score.value(spec.metrics[0])
+        log.warning("site %s, %s model: %s %.4g; it stays here", branch.site, point, spec.metrics[0].name, found)
+    return Message(report(order.tag, None, spec.metrics), reply_to=message)
 
 
 def _of(branch: Branch, tag: Tag) -> str:

@@ -126,10 +126,10 @@ def outcome(content: RecordDict, limit: int, samples: int) -> Outcome:
     return Outcome(message(content, limit), loss, steps, seconds, tag(content).round)
 
 
-def report(tag: Tag, scores: Scores, metrics: Sequence[Metric]) -> RecordDict:
-    """Pack test figures: counts and sums, nothing that tells of a single sample."""
+def report(tag: Tag, scores: Scores | None, metrics: Sequence[Metric]) -> RecordDict:
+    """Pack test figures, if any may leave: counts and sums, nothing that tells of a single sample."""
     figures = MetricRecord()
-    for kind, points in (("test", scores.test), ("validation", scores.validation)):
+    for kind, points in (("test", scores.test), ("validation", scores.validation)) if scores else ():
         for point, score in (points or {}).items():
             leaving, place = score.leaving(metrics), f"{kind}/{point}"
             figures[f"{place}/total"], figures[f"{place}/broken"] = leaving.total, leaving.broken

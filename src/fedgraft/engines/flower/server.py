@@ -272,6 +272,8 @@ class FlowerEngine:
     ) -> None:
         self.sites, self.method, self.server, self.run = sites, method, server, run
         asked: list[Kind] = ["test", "validation"] if validation else ["test"]
+        if server.spec.budget is not None:  # what a model can do tells of the samples that it was trained on
+            asked = []
         self.sets = frozenset(asked)
         self.quorum = sites.rules.quorum
         self._versions: dict[ClientId, tuple[int, int]] = dict.fromkeys(range(len(sites.names)), (0, 0))
@@ -366,7 +368,8 @@ class FlowerEngine:
                 try:
                     if isinstance(reply, Failure):
                         raise RecordError(reply.reason)
-                    tested[client] = self._scores(client, reply)
+                    if self.sets:
+                        tested[client] = self._scores(client, reply)
                 except RecordError as error:
                     self._say(f"round {round + 1}: site {self.sites.names[client]} was not tested: {error}")
             if not all(isinstance(reply, Failure) for reply in replies.values()):
