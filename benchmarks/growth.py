@@ -5,14 +5,19 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
+
 from benchmarks import work
 from benchmarks.machine import MEBI, measured, median, own_peak
 from fedgraft.core.rounds import Participation, rounds
+from fedgraft.core.task import Classification
 from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import single_thread
 
 WIDTHS = {10**4: 13, 10**5: 126, 10**6: 1258, 10**7: 12579}
 """Hidden units of a network of one hidden layer on 28x28 images, for so many parameters."""
+
+CROWDS = ((1000, "memory"), (100_000, "memory"), (100_000, "disk"))
 
 
 def simulate(point: dict[str, Any]) -> dict[str, Any]:
@@ -42,6 +47,44 @@ def simulate(point: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def crowd(point: dict[str, Any]) -> dict[str, Any]:
+    """Rounds of a hundred clients out of very many, each with ten images of MNIST's size; the models of 100 are tested.
+
+    One process: the seconds are those of the processor, so that a busy machine counts less.
+    """
+    clients, picked = point["clients"], min(100, point["clients"])
+    run, _ = work.planned(
+        point["method"], dataset=_pictures(11 * clients, 10 * clients), clients=clients, partition="iid",
+        model="lenet5", rounds=point["rounds"], batch_size=10, epochs=1, lr=0.02, storage=point["storage"],
+    )  # fmt: skip
+    spent, began, share = [], time.process_time(), picked / clients
+    with single_thread(), LocalEngine(run.method, run.spec, run.federation.clients, storage=point["storage"]) as engine:
+        server = run.method.setup(run.spec)
+        for _ in rounds(
+            run.method, server, engine, Participation(share, share),
+            evaluate_every=run.spec.rounds, evaluate_clients=picked,
+        ):  # fmt: skip
+            spent.append(time.process_time() - began)
+            began = time.process_time()
+        met = len(engine.states.met)
+    return {
+        "round_seconds": median(spent[1:-1]), "met": met, "picked": picked,
+        "peak_parent_mib": round(own_peak() / MEBI),
+    }  # fmt: skip
+
+
+def _pictures(count: int, training: int) -> work.Dataset:
+    """Noise around ten pictures, made a few at a time: with floats of all of them, the data would decide the peak."""
+    rng, labels = np.random.default_rng(0), np.arange(count) % 10
+    pictures, x = rng.integers(0, 200, (10, 28, 28)), np.empty((count, 28, 28), np.uint8)
+    for start in range(0, count, 10_000):
+        some = pictures[labels[start : start + 10_000]]
+        x[start : start + 10_000] = some + rng.integers(0, 56, some.shape)
+    return work.Dataset(
+        "mnist", x[:training], labels[:training], x[training:], labels[training:], Classification(10)
+    )  # fmt: skip
+
+
 def _first(dataset: work.Dataset, count: int) -> work.Dataset:
     return work.Dataset(
         dataset.name, dataset.x_train[:count], dataset.y_train[:count],
@@ -62,9 +105,16 @@ def points(*, tiny: bool) -> dict[str, list[dict[str, Any]]]:
     ]
     by_rounds = [
         {"method": "fedapa", "dataset": "digits", "model": "cnn-digits", "clients": 10, "rounds": count}
-        for count in ((3, 6) if tiny else (20, 100, 500))
+        for count in ((3, 6) if tiny else (20, 100, 500, 10_000))
     ]
-    return {"clients": by_clients, "parameters": by_parameters, "rounds": by_rounds}
+    crowds = [
+        {"kind": "crowd", "method": method, "clients": clients, "storage": storage, "rounds": 4 if tiny else 8}
+        for method in ("fedavg", "fedper", "ditto", "apfl")
+        for clients, storage in (
+            ((20, "disk"),) if tiny else ((1000, "memory"), (100_000, "memory"), (100_000, "disk"))
+        )
+    ]
+    return {"clients": by_clients, "parameters": by_parameters, "rounds": by_rounds, "crowds": crowds}
 
 
 def measure(*, tiny: bool = False) -> dict[str, Any]:
@@ -75,4 +125,5 @@ def measure(*, tiny: bool = False) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(simulate(json.loads(sys.argv[1]))))
+    asked = json.loads(sys.argv[1])
+    print(json.dumps(crowd(asked) if asked.get("kind") == "crowd" else simulate(asked)))

@@ -42,5 +42,8 @@ def planned(
     """A run that is ready to be carried out, and where its data is from."""
     config: RunConfig = configure(settings, recipe_name=recipe)
     source, origin = (dataset, "given") if dataset is not None else images(config.dataset, tiny=tiny)
-    federation = federate(source, config.clients, config.partition, config.seed, normalise=config.normalise)
+    federation = federate(
+        source, config.clients, config.partition, config.seed, normalise=config.normalise,
+        on_disk=config.storage == "disk",
+    )  # fmt: skip
     return plan(METHODS.make(method), federation, config, None), origin

@@ -44,6 +44,7 @@ _PLACES = {
     "fedgraft.runs.reading": ["read"],
     "fedgraft.runs.recommend": ["Recommendation", "recommend"],
     "fedgraft.runs.sweep": ["Sweep"],
+    "fedgraft.runs.tune": ["tune"],
     "fedgraft.runs.run": ["Run", "load", "resume", "run"],
 }
 _HOME = {name: place for place, names in _PLACES.items() for name in names}

@@ -61,6 +61,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Every part once, with as little work as it can have."""
     small = {"method": "fedapa", "dataset": "mnist", "model": "mlp:4", "clients": 3, "rounds": 2, "tiny": True}
     point = {**small, **growth.simulate(small), "peak_mib": 1}
+    many = {"method": "ditto", "clients": 20, "storage": "disk", "rounds": 3}
+    many |= growth.crowd(many)
     merged = [{"method": n, "clients": 3, **server.step(n, 3, 1)} for n, *_ in server.STEPS]
     ours = race.measure(tmp_path_factory.mktemp("peers"), tiny=True, field=race.FIELD[:1])
     results = {
@@ -71,7 +73,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "steps": merged,
             "apple_mixing": [server.apple_mixing(3, 8, 0.0)],
         },
-        "growth": {"clients": [point], "parameters": [point], "rounds": [point]},
+        "growth": {"clients": [point], "parameters": [point], "rounds": [point], "crowds": [many]},
         "agenda": {
             "runs": 4, "setting": "small", "table": [{"processes": 2, "workers": 1, "seconds": 2.0, "ratio": 1.8}],
             "killed": {"every": 5, "kills": 1, "lost": 0, "twice": 0, "same": True, "seconds": 3.0},
@@ -89,6 +91,7 @@ def test_every_part_gives_its_figures(figures: dict[str, Any]) -> None:
     assert row["rounds"] == 1
     assert figures["server"]["result"]["beside_fedavg"]["clients"] == 4
     assert figures["growth"]["result"]["clients"][0]["parameters"] == 784 * 4 + 4 + 4 * 10 + 10
+    assert figures["growth"]["result"]["crowds"][0]["met"] == 20
     assert [row["method"] for row in figures["server"]["result"]["steps"]] == [name for name, *_ in server.STEPS]
 
 

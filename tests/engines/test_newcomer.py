@@ -16,6 +16,7 @@ from fedgraft.engines.newcomer import Joined, Newcomer, welcome
 from fedgraft.methods import METHODS
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.runs.run import Run
+from fedgraft.testing import check_newcomers
 
 ROUNDS = 3
 
@@ -221,3 +222,10 @@ def test_random_numbers_of_the_caller_are_left_alone() -> None:
     torch.manual_seed(1)
     served("fedavg", rounds=1)
     assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in ("fedgpa", "flexifed") else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+)
+def test_newcomers_with_one_sample_batchnorm_or_another_network(name: str) -> None:
+    check_newcomers(METHODS[name])

@@ -165,7 +165,7 @@ def pictures(place: Path, sites: tuple[str, ...], classes: tuple[str, ...], *, s
 def test_image_files_go_in_and_labelled_answers_come_out(tmp_path: Path) -> None:
     place = pictures(tmp_path / "wards", ("basel", "ulm"), ("ill", "well"))
     run = fg.run("fedper", dataset=str(place), out=tmp_path / "run", **QUICK)
-    model = package.whole(run, "ulm", "trained")
+    model = package.whole(package.subject(run, "ulm", "trained"))
     files = sorted((place / "ulm").rglob("*.png"))
     header, *rows = csv.reader(asking.predict(model, place / "ulm").splitlines())
     assert header == ["file", "answer", "ill", "well"]
@@ -200,7 +200,7 @@ def test_a_text_goes_in_and_the_next_character_comes_out_without_fedgraft(tmp_pa
         (tmp_path / "roles" / f"{name}.txt").write_text(VERSE)
     settings = {**QUICK, "model": "auto", "rounds": 10, "epochs": 5, "lr": 0.1, "window": 6, "batch_size": 8}
     run = fg.run("fedavg", dataset=str(tmp_path / "roles"), out=tmp_path / "run", **settings)
-    package.write(run, "iago", "trained", tmp_path / "out", onnx=True)
+    package.write(package.subject(run, "iago", "trained"), tmp_path / "out", onnx=True)
     (tmp_path / "new.txt").write_text("that is the questio")
     told = asking.predict(asking.model_of(tmp_path / "out", None, None), tmp_path / "new.txt")
     header, row = csv.reader(told.splitlines())
@@ -212,7 +212,7 @@ def test_a_text_goes_in_and_the_next_character_comes_out_without_fedgraft(tmp_pa
     assert np.allclose(
         *(np.array([*csv.reader(text.splitlines())][1][2:], float) for text in (told, printed)), atol=1e-5
     )
-    found = asking.evaluate(package.whole(run, "iago", "trained"), tmp_path / "roles" / "iago.txt")
+    found = asking.evaluate(package.whole(package.subject(run, "iago", "trained")), tmp_path / "roles" / "iago.txt")
     assert found["samples"] == (len(VERSE) - 1 - 6) // 3 + 1
     assert 1 <= (found["perplexity"] or 0) < 4
     (tmp_path / "new.txt").write_text("to be")
@@ -229,7 +229,7 @@ def test_windows_and_european_tables_without_fedgraft(tmp_path: Path) -> None:
                 for at, (x, y) in enumerate(rng.standard_normal((80, 2)))]  # fmt: skip
         (tmp_path / "persons" / f"{name}.csv").write_text("\n".join(["x;y;does", *rows]))
     run = fg.run("local", dataset=str(tmp_path / "persons"), target="does", window=8, out=tmp_path / "run", **QUICK)
-    model = package.whole(run, "bob", "trained")
+    model = package.whole(package.subject(run, "bob", "trained"))
     rows_ = standalone.rows_of(tmp_path / "persons" / "bob.csv")
     samples = model.prepared(rows_)
     assert samples.shape == ((80 - 8) // 4 + 1, 8, 2)

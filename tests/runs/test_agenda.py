@@ -252,6 +252,17 @@ def test_a_comparison_that_others_finish_has_its_tables(tmp_path: Path) -> None:
     assert timeless(one) == timeless(two)
 
 
+def test_runs_can_be_written_down_for_others_to_do(tmp_path: Path) -> None:
+    place = tmp_path / "later"
+    words = ["--clients", "2", "--partition", "iid", "--model", "linear", "--rounds", "1", "--seeds", "1"]
+    done = CliRunner().invoke(app, ["compare", *words, "--sweep", "lr=0.1,0.2", "--later", "--out", str(place)])
+    assert done.exit_code == 0, done.output
+    assert f"4 runs: fedgraft work {place}" in done.output
+    assert Agenda.read(place).states() == {"waiting": 4}
+    assert CliRunner().invoke(app, ["work", str(place), "--workers", "1"]).exit_code == 0
+    assert sorted(file.parent.name for file in place.glob("*/comparison.json")) == ["lr=0.1", "lr=0.2"]
+
+
 def test_several_at_once_end_in_the_same_bits(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"seeds": 2, **SETTINGS}
     one = fg.compare("fedper", out=tmp_path / "one", **settings)

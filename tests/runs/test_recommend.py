@@ -246,3 +246,26 @@ def test_two_healthy_patients_do_not_make_joining_pay() -> None:
     assert "over the number of test samples and seeds" in " ".join(done.lines)
     assert [site.verdict for site in answered(*figures, metric=auc).sites] == ["pays", "pays"], "by seeds alone"
     assert "2 sites are too few for a test" in done.lines[-2 - len(done.notes) - 1]
+
+
+def test_the_page_has_the_sites_and_names_few_of_many(tmp_path: Path) -> None:
+    ours = [[1.0 + at / 100 for at in range(12)], [1.1 + at / 100 for at in range(12)]]
+    done = answered(ours, [[2.0] * 12, [2.1] * 12])
+    assert len(done.told("pays")) == 12
+    assert " and 4 more." in " ".join(done.lines)
+    page = done.report(tmp_path / "r.html").read_text()
+    for site in done.sites:
+        assert f'<th scope="row">{site.name}</th>' in page
+    assert page.index('data-verdict="pays"') < page.index("Did federation help?")
+
+
+def test_a_race_in_which_nobody_learned_says_so() -> None:
+    def alone(last: float) -> str:
+        done = answered([[1.0, 1.0]] * 2, [[2.0, 2.0]] * 2)
+        for each in done.final.results["local"]:
+            first = each.rounds[0].model_copy(update={"loss": 2.3})
+            each.rounds[:] = [first, first.model_copy(update={"round": 2, "loss": last})]
+        return " ".join(done.lines)
+
+    assert "the training loss went from 2.3 to 2.29. Ask again with a larger --lr" in alone(2.29)
+    assert "Nobody has learned" not in alone(1.2)

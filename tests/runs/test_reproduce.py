@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
 from fedgraft.papers.tables import Score, paper
@@ -196,11 +197,21 @@ def test_runs_are_taken_in_from_any_folder_and_not_made_again(data: Path, made: 
     assert "fedgraft run fedapa --recipe fedapa --seed 0" in full.stdout, "a run of another length is another one"
 
 
+def test_a_run_that_another_process_is_at_work_on_is_left_to_it(data: Path, made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "fedapa/cifar10/quick/fedapa-seed0"
+    shutil.copytree(made / "fedapa/cifar10/quick/fedapa-seed0", folder)
+    (folder / "result.json").unlink()  # as if it were still going on
+    words = ("table1", "--cell", CELL, "--draws", "1", "--scale", "quick", "--root", str(tmp_path), "--no-local")
+    with disk.locked(folder):
+        assert "not run" in called(data, *words, "--workers", "1").stdout
+    assert not (folder / "result.json").exists()
+
+
 def test_a_committed_figure_comes_out_again(data: Path, made: Path, tmp_path: Path) -> None:
     kept = [run for run in reproduce.found_in([made]) if run.method == "fedapa"]
     (tmp_path / "kept").mkdir()
     reproduce.keep(tmp_path / "kept", kept)
-    asked = ["reproduce", "--verify", "1", "--from", str(tmp_path / "kept"), "--root", str(tmp_path), "--workers", "1"]
+    asked = ["reproduce", "--verify", "1", "--from", str(tmp_path / "kept"), "--workers", "1"]
     done = CliRunner().invoke(app, asked, env={"FEDGRAFT_DATA": str(data)})
     assert done.stdout.startswith(
         "the same bits (0.00 points apart): fedgraft run fedapa --recipe fedapa --rounds 5"

@@ -1,12 +1,16 @@
 """Files that are there whole or not at all, and folders that belong to one process."""
 
 import errno
+import hashlib
+import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save
 from torch import Tensor
@@ -49,6 +53,37 @@ def packed(tensors: Mapping[str, Tensor], **facts: str) -> bytes:
     return save({name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}, facts or None)
 
 
+def write_tensors(path: Path, entries: Callable[[], Iterator[tuple[str, Tensor]]]) -> str:
+    """Write named tensors as safetensors has them, one after another, and return the checksum of the file.
+
+    They are asked for twice: for their shapes, then for what is in them. So only one has to be in memory at a time.
+    """
+    header: dict[str, Any] = {}
+    start = 0
+    for name, tensor in entries():
+        stop = start + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, stop]}
+        start = stop
+    told = json.dumps(header, separators=(",", ":")).encode()
+    told += b" " * (-len(told) % 8)
+    total = hashlib.sha256()
+    with path.open("wb") as stream:
+        for data in (len(told).to_bytes(8, "little"), told):
+            stream.write(data)
+            total.update(data)
+        for _, tensor in entries():
+            content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+            stream.write(content)
+            total.update(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return total.hexdigest()
+
+
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
 _UNWRITABLE = {
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
 }  # fmt: skip

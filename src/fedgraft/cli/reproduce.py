@@ -63,7 +63,7 @@ def reproduce(
     from fedgraft.papers.tables import papers
 
     if verify is not None:
-        _verify(verify, taken or [], root, workers)
+        _verify(verify, taken or [], workers)
         return
     if listing or item is None:
         _contents([find(paper)] if paper else list(papers().values()), as_json)
@@ -184,14 +184,14 @@ def _contents(papers: list[Any], as_json: bool) -> None:
     characters.console(stderr=False).print(reproduction.contents(papers))
 
 
-def _verify(count: int, places: list[Path], root: Path, workers: str | None) -> None:
+def _verify(count: int, places: list[Path], workers: str | None) -> None:
     """Run measurements again; one that comes out different is no success."""
     from fedgraft.runs.reproduce import again
 
     if not places:
         raise UserError("name the measurements to check: --from docs/results")
     wrong = 0
-    for told, verdict, apart in again(count, places, root / "again", workers):
+    for told, verdict, apart in again(count, places, workers):
         typer.echo(f"{verdict} ({apart:.2f} points apart): {told.command}")
         wrong += verdict == "different"
     if wrong:

@@ -103,6 +103,9 @@ def compare(
         ),
     ] = None,
     parallel: Parallel = "1",
+    later: Annotated[
+        bool, typer.Option("--later", help="Write the runs down and stop; `fedgraft work` does them.")
+    ] = False,
     fresh: Fresh = False,
     track: Track = None,
     point: Point = AT[0],
@@ -130,6 +133,11 @@ def compare(
     split_by = OWN if _at_sites(full.dataset) else full.partition.replace(":", "")
     what = "sweep" if over else "compare"
     directory = out or default_directory(what, _short(Path(full.dataset).stem), _short(split_by))
+    if later:
+        question = comparing.pose(chosen, Grid.of(over), seeds, full, None, None, None, {})
+        written_down = comparing.write_down(question, directory)
+        typer.echo(f"{len(written_down.entries)} runs: {shlex.join(['fedgraft', 'work', str(directory)])}")
+        return
     with ExitStack() as stack:
         stack.enter_context(resumable(directory))
         watchers = [*_trackers(track, stack), stack.enter_context(Display(characters.console()))]

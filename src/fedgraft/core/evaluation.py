@@ -60,12 +60,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """One client's model at both points, on its own test samples and, where there are some, on other sets.
+    """One client's model at both points, on its own test samples and on other sets, where there are some.
 
     ``validation`` is what the client put aside of its training samples, ``everyone`` the test samples of all clients.
     """
 
-    test: Mapping[Point, Score]
+    test: Mapping[Point, Score] | None = None
     validation: Mapping[Point, Score] | None = None
     everyone: Mapping[Point, Score] | None = None
 

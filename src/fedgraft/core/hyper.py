@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from fedgraft.base.errors import UserError
 
@@ -15,11 +15,49 @@ def hyper(
     high: float | None = None,
     above: float | None = None,
     choices: Sequence[Any] | None = None,
+    search: "tuple[float, float] | tuple[()] | None" = None,
+    scale: Literal["linear", "log"] = "linear",
 ) -> Any:
-    """Declare a hyper-parameter: its default, what it means, and which values make sense."""
-    return dataclasses.field(
-        default=default, metadata={"doc": doc, "low": low, "high": high, "above": above, "choices": choices}
-    )
+    """Declare a hyper-parameter: its default, what it means, and which values make sense.
+
+    ``search`` and ``scale`` say where tuning looks for a better value, if :func:`search_range` would not look in a
+    sensible range; ``()`` is nowhere.
+    """
+    span = None if search is None else Range(*search, scale == "log", isinstance(default, int)) if search else ()
+    rules = {"doc": doc, "low": low, "high": high, "above": above, "choices": choices, "search": span}
+    return dataclasses.field(default=default, metadata=rules)
+
+
+class Range(NamedTuple):
+    """Where a better value is looked for, and whether by its logarithm."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def within(self, value: float) -> float:
+        """The nearest value that is in it."""
+        return min(max(value, self.low), self.high)
+
+
+def search_range(parameter: "dataclasses.Field[Any]") -> Range | None:
+    """Where tuning looks for a better value of a hyper-parameter; nowhere, if it is a switch or none by default.
+
+    As declared, else between its bounds, else from a tenth to ten times the default. Whole numbers are epochs, widths
+    and the like, with which a run would cost more, so they are searched only where that is declared.
+    """
+    rules, default = parameter.metadata, parameter.default
+    if not rules or rules["choices"] is not None:
+        return None
+    if rules["search"] is not None:
+        return rules["search"] or None
+    if not isinstance(default, float):
+        return None
+    low, high = rules["low"] if rules["low"] is not None else rules["above"], rules["high"]
+    if low is not None and high is not None:
+        return Range(low if rules["above"] is None else low + (high - low) / 100, high)
+    return Range(default / 10, default * 10, log=True) if default > 0 else None
 
 
 def check(method: str, parameter: "dataclasses.Field[Any]", value: Any) -> None:

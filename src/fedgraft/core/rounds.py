@@ -81,12 +81,15 @@ def rounds(
     participation: Participation,
     *,
     evaluate_every: int = 1,
+    evaluate_clients: int | None = None,
 ) -> Iterator[Round]:
     """Run the rounds from ``server.round`` on, yielding each when it is complete.
 
+    So many clients are evaluated, the same ones each time, drawn by the seed; all of them, unless told.
     A round in which fewer clients were heard than the engine's quorum is undone, as if it had not been, and repeated.
     """
     spec = server.spec
+    examined = _examined(spec, evaluate_clients)
     while server.round < spec.rounds:
         number = server.round
         undo = _memory(server, engine) if engine.quorum else None
@@ -98,8 +101,16 @@ def rounds(
             engine.wait(engine.quorum, number, few)
             continue
         if server.round % evaluate_every == 0 or server.round == spec.rounds:
-            _evaluate(method, server, engine, this)
+            _evaluate(method, server, engine, this, examined)
         yield this
+
+
+def _examined(spec: Spec, count: int | None) -> Sequence[ClientId]:
+    """Whose models are tested: everybody's, or those of so many, which are the same in every run with this seed."""
+    if count is None or count >= spec.clients:
+        return range(spec.clients)
+    drawn = streams.generator(spec.seed, "evaluated").choice(spec.clients, size=count, replace=False)
+    return sorted(int(client) for client in drawn)
 
 
 def _memory(server: Server, engine: Engine) -> Callable[[], None]:
@@ -129,10 +140,10 @@ def _round(method: Method, server: Server, engine: Engine, participation: Partic
     return this
 
 
-def _evaluate(method: Method, server: Server, engine: Engine, this: Round) -> None:
-    """Let every client's own model be tested."""
+def _evaluate(method: Method, server: Server, engine: Engine, this: Round, clients: Sequence[ClientId]) -> None:
+    """Let the clients' own models be tested."""
     started = time.perf_counter()
-    scores = _tested(method, server, engine, this)
+    scores = _tested(method, server, engine, this, clients)
     for kind in KINDS:
         there = {client: s.sets[kind] for client, s in scores.items() if kind in s.sets}
         if there:
@@ -251,9 +262,10 @@ def _objection(
     return complaint and f"the reply {complaint}"
 
 
-def _tested(method: Method, server: Server, engine: Engine, this: Round) -> dict[ClientId, Scores]:
-    """Let every client test its own model; refuse figures that no test can have given, or that nobody asked for."""
-    clients = range(server.spec.clients)
+def _tested(
+    method: Method, server: Server, engine: Engine, this: Round, clients: Sequence[ClientId]
+) -> dict[ClientId, Scores]:
+    """Let clients test their own models; refuse figures that no test can have given, or that nobody asked for."""
     scores = engine.evaluate(this.number, deliver(method, server, clients))
     taken: dict[ClientId, Scores] = {}
     for client in (*clients, *sorted(scores.keys() - set(clients))):

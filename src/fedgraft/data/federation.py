@@ -19,6 +19,7 @@ from fedgraft.data.datasets import DATASETS, Dataset, brings_sites, is_own, lies
 from fedgraft.data.datasets.dataset import Constants, pixel_constants, task_of
 from fedgraft.data.datasets.formats import Array, Arrays
 from fedgraft.data.digest import Fingerprint, fingerprint
+from fedgraft.data.members import Members
 from fedgraft.data.partition import OWN as OWN
 from fedgraft.data.partition import SCHEMES
 from fedgraft.data.partition.partition import Partition
@@ -31,6 +32,8 @@ from fedgraft.data.sources.source import Reading, Source
 
 Normalisation = Literal["half", "standard"]
 LONGEST_NAME = 100
+MANY = 10_000
+"""Above so many clients, each one's data are made when they are asked for."""
 UNUSED = (
     "{} has validation samples (x_val), which a split over clients does not use: `validation` puts a share of each "
     "client's training samples aside"
@@ -43,7 +46,7 @@ class Federation:
     """Clients and their data, and how they were prepared: a run on them has no say in that any more."""
 
     name: str
-    clients: tuple[ClientData, ...]
+    clients: Sequence[ClientData]
     task: Task
     partition: str
     seed: int
@@ -94,6 +97,8 @@ class Federation:
     @property
     def samples(self) -> tuple[int, ...]:
         """Training samples of each client."""
+        if isinstance(self.clients, Members) and not self.clients.validated:
+            return tuple(self.clients.samples.tolist())
         return tuple(len(client.train) for client in self.clients)
 
     @cached_property
@@ -110,6 +115,15 @@ class Federation:
             names=tuple(self.names[number] for number in left),
             unseen=(*self.unseen, *((self.names[number], self.clients[number]) for number in sorted(chosen))),
         )
+
+    def without_test(self) -> "Federation":
+        """The same clients, also those that are held out, without their test samples."""
+
+        def untested(data: ClientData) -> ClientData:
+            return replace(data, test=data.test.subset(torch.zeros(0, dtype=torch.long)))
+
+        unseen = tuple((name, untested(data)) for name, data in self.unseen)
+        return replace(self, clients=tuple(map(untested, self.clients)), unseen=unseen)
 
     def everyone(self) -> Samples:
         """The test samples of all clients together: what no single client's model was made for."""
@@ -143,6 +157,7 @@ def federate(
     window: int | None = None,
     ignore: Sequence[str] = (),
     categories: Sequence[str] = (),
+    on_disk: bool = False,
 ) -> Federation:
     """Split a dataset over ``clients`` (10, or as many as a saved partition has) by ``partition`` (dirichlet:0.1).
 
@@ -157,7 +172,8 @@ def federate(
     A folder as ``dataset``, or a table, holds the data of sites (docs/data.md), and is not split further: ``target`` is
     the column to learn and ``site_column`` the one that names the site; ``split`` (stratified, random, group:COLUMN,
     time:COLUMN) and ``test_share`` say how a site's rows are split; ``window`` makes samples of so many rows or
-    characters; ``ignore`` and ``categories`` name columns.
+    characters; ``ignore`` and ``categories`` name columns. ``on_disk`` lets the samples of a dataset that is split
+    lie in a file without a name (in $TMPDIR), from which those in use are mapped.
     """
     reading = Reading(target, site_column, split, test_share, window, tuple(ignore), tuple(categories))
     own = is_own(dataset)
@@ -188,10 +204,18 @@ def federate(
         chosen = torch.from_numpy(np.array(index))
         return Samples(inputs[chosen], labels[chosen], preparation)
 
-    members = tuple(
-        _client(samples(train), samples(test), validation, seed, client)
-        for client, (train, test) in enumerate(zip(drawn.train, drawn.test, strict=True))
-    )
+    members: Sequence[ClientData]
+    if on_disk or len(drawn.train) > MANY:
+        members = Members(
+            inputs, labels, drawn.train, drawn.test, preparation,
+            lambda train, test, client: _client(train, test, validation, seed, client),
+            validated=validation > 0, on_disk=on_disk,
+        )  # fmt: skip
+    else:
+        members = tuple(
+            _client(samples(train), samples(test), validation, seed, client)
+            for client, (train, test) in enumerate(zip(drawn.train, drawn.test, strict=True))
+        )
     return Federation(
         source.name, members, source.task, drawn.scheme, seed,
         validation=validation, normalise=normalise, augment=augment, resize=resize,
@@ -334,10 +358,10 @@ def _client(train: Samples, test: Samples, validation: float, seed: int, client:
     """Put a random share of the training samples aside for validation."""
     if not 0 <= validation < 1:
         raise UserError(f"validation is a share between 0 and 1, not {validation}")
-    order = torch.from_numpy(streams.frozen_generator(seed, "validation", client).permutation(len(train)))
     aside = min(int(validation * len(train)), len(train) - 1)
-    if aside == 0:
-        return ClientData(train, test, train.subset(order[:0]))
+    if aside <= 0:
+        return ClientData(train, test, train.subset(torch.zeros(0, dtype=torch.int64)))
+    order = torch.from_numpy(streams.frozen_generator(seed, "validation", client).permutation(len(train)))
     return ClientData(train.subset(order[aside:].sort().values), test, train.subset(order[:aside].sort().values))
 
 

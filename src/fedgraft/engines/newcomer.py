@@ -22,7 +22,8 @@ from fedgraft.core.samples import ClientData
 from fedgraft.core.settings import Training
 from fedgraft.core.state import State
 from fedgraft.core.workbench import Workbench
-from fedgraft.engines.workshop import Job, Workshop, first_states, single_thread
+from fedgraft.engines.states import first_states
+from fedgraft.engines.workshop import Job, Workshop, single_thread
 
 
 class NewcomerError(UserError):

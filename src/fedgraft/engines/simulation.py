@@ -2,12 +2,12 @@
 
 An engine of one's own that simulates derives from this class and says how jobs are done, in ``perform``. Fields that it
 declares are its parameters, as in ``--engine ./mine.py:Mine:nodes=4``; one called ``workers``, or ``faults``, gets the
-run's settings of that name.
+run's settings of that name. ``storage`` says whether the clients' states are kept in memory or on disk.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -21,7 +21,15 @@ from fedgraft.core.method import Method, Spec
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.state import State
 from fedgraft.core.workbench import Workbench
-from fedgraft.engines.workshop import Done, Job, Workshop, first_states
+from fedgraft.data.members import Members
+from fedgraft.engines.states import First, Shelf, States
+from fedgraft.engines.workshop import Done, Job, Workshop
+
+Storage = Literal["memory", "disk"]
+
+
+def _some_validation(data: Sequence[ClientData]) -> bool:
+    return data.validated if isinstance(data, Members) else any(len(each.validation) for each in data)
 
 
 @dataclass(eq=False)
@@ -39,18 +47,21 @@ class Simulation:
     device: str = "cpu"
     everyone: Samples | None = None
     """The test samples of all clients, if every model is tested on them too."""
-    states: dict[ClientId, State] = field(init=False, repr=False)
+    storage: Storage = "memory"
+    """Where the states of clients are kept that were ever asked to train."""
+    states: States = field(init=False, repr=False)
     sets: frozenset[Kind] = field(init=False, repr=False)
     workshop: Workshop = field(init=False, repr=False)
     _pending: dict[ClientId, State] = field(init=False, repr=False, default_factory=dict)
+    _shown: dict[str, Tensor] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.states = first_states(self.method, self.spec)
+        self.states = self._held({})
         place = torch.device(self.device)
         self.workshop = Workshop(self.method, self.spec, self.data, place, self.everyone, Workbench(place))
         there: dict[Kind, bool] = {
             "test": True,
-            "validation": any(len(each.validation) for each in self.data),
+            "validation": _some_validation(self.data),
             "everyone": self.everyone is not None,
         }
         self.sets = frozenset(kind for kind, held in there.items() if held)
@@ -78,6 +89,7 @@ class Simulation:
     def commit(self, accepted: Collection[ClientId]) -> None:
         for client in accepted:
             self.states[client] = self._pending[client]
+        self._show(accepted)
         self._pending = {}
 
     def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
@@ -88,18 +100,33 @@ class Simulation:
 
     def observe(self) -> Mapping[str, Tensor]:
         """Return the clients' figures under each other; a client that has none yet has a row of NaN."""
-        each = [self.method.observe_client(self.states[client]) for client in range(self.spec.clients)]
-        shown = {name: tensor.to(torch.float64) for each_one in each for name, tensor in each_one.items()}
-        return {
-            name: torch.stack([each_one.get(name, torch.full_like(like, torch.nan)) for each_one in each]).float()
-            for name, like in sorted(shown.items())
-        }
+        return {name: shown.clone() for name, shown in sorted(self._shown.items())}
 
-    def snapshot(self) -> dict[ClientId, State]:
-        return dict(self.states)
+    def _show(self, clients: Iterable[ClientId]) -> None:
+        """Look again at the figures of clients whose state is another one: the others' are as they were."""
+        if type(self.method).observe_client is Method.observe_client:
+            return
+        for client in clients:
+            for name, tensor in self.method.observe_client(self.states[client]).items():
+                if name not in self._shown:
+                    self._shown[name] = torch.full((self.spec.clients, *tensor.shape), torch.nan)
+                self._shown[name][client] = tensor
+
+    def snapshot(self) -> Mapping[ClientId, State]:
+        """Return the states of the clients that were met; a client that was not is as it began."""
+        met = self.states.met
+        return met.copy() if isinstance(met, Shelf) else dict(met)
 
     def restore(self, clients: Mapping[ClientId, State]) -> None:
-        self.states = {client: dict(state) for client, state in clients.items()}
+        self.states, self._shown = self._held(clients), {}
+        self._show(clients if clients else ())
+
+    def _held(self, met: Mapping[ClientId, State]) -> States:
+        """Keep states in memory or on disk."""
+        held: MutableMapping[ClientId, State] = Shelf() if self.storage == "disk" else {}
+        for client, state in met.items():
+            held[client] = dict(state)
+        return States(First(self.method, self.spec), held)
 
     def wait(self, count: int, round: int, reason: str) -> None:
         """Stop the run: everybody is here already."""

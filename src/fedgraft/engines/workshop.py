@@ -1,13 +1,12 @@
 """A client at work, the same in every engine: its state and a message in, its reply and new state out."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from fedgraft.core import exchange, streams
 from fedgraft.core.client import Client, ClientId
@@ -88,19 +87,6 @@ class Workshop:
         reply = reply.apart_from(state.values())
         outcome = Outcome(reply, client.loss, client.steps, time.perf_counter() - started, job.round)
         return Done(outcome, state, same=same)
-
-
-def first_states(method: Method, spec: Spec, clients: Iterable[ClientId] | None = None) -> dict[ClientId, State]:
-    """Return the states of clients (of all, unless some are named) before their first contact: the initial weights."""
-    shared: dict[int, Tensor] = {}
-    states: dict[ClientId, State] = {}
-    for client in range(spec.clients) if clients is None else clients:
-        if method.independent_start:
-            own = spec.initial(client, independent=True)
-        else:
-            own = shared.setdefault(spec.assignment[client], spec.initial(client))
-        states[client] = {"own": own}
-    return states
 
 
 @contextmanager

@@ -272,7 +272,10 @@ def _insist_on_samples(made: ClientData, fed: Federation, called: str) -> None:
 
 def _figures(join: Join, point: Point) -> list[Figure]:
     metrics = join.run.spec.metrics
-    scores, alone = join.joined.scores.test[point], join.alone.scores.test["trained"]
+    tests = join.joined.scores.test, join.alone.scores.test
+    if tests[0] is None or tests[1] is None:
+        raise UserError("a site that joins needs test samples: without them nobody can say how it fares")
+    scores, alone = tests[0][point], tests[1]["trained"]
     intervals = _intervals(join, point)
     found = []
     for metric in metrics:

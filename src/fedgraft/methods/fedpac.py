@@ -63,7 +63,9 @@ class Aligned(Method):
     qp: Literal["gram", "own"] = hyper(
         "gram", "mix heads by the quadratic programme, or leave each client its own", choices=("gram", "own")
     )
-    threshold: float = hyper(1e-3, "weights of heads below this are dropped", low=0.0, high=1.0)
+    threshold: float = hyper(
+        1e-3, "weights of heads below this are dropped", low=0.0, high=1.0, search=(1e-4, 0.1), scale="log"
+    )
 
     newcomers = "rounds"
 

@@ -46,7 +46,7 @@ class IFCA(FedAvg):
     averages = "the models within each cluster"
     shows = {"clusters": "which cluster's model a client took last: a row is a client, a column a cluster"}
 
-    k: int = hyper(3, "clusters", low=1, high=1000)
+    k: int = hyper(3, "clusters", low=1, high=1000, search=(2, 8))
 
     # ---- server half
     def setup(self, spec: Spec) -> Server:

@@ -62,7 +62,9 @@ class PerFedAvg(FedAvg):
     variant: Literal["hf", "fo"] = hyper(
         "hf", "the gradient of the adapted loss: Hessian-free, or first-order", choices=("hf", "fo")
     )
-    delta: float = hyper(0.001, "half of the distance over which the Hessian is measured, in units of g", above=0.0)
+    delta: float = hyper(
+        0.001, "half of the distance over which the Hessian is measured, in units of g", above=0.0, search=()
+    )
     adapt_steps: int = hyper(1, "steps of adaptation of the model in use", low=0)
 
     # ---- client half

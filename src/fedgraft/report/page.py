@@ -54,6 +54,7 @@ def render(reading: Reading, at: At = AT[0], metric: str | None = None) -> str:
         scripts=scripts[1:],
         notes=reading.notes,
         answer=list(reading.answer),
+        sites=list(reading.sites),
         studies=[_context(study, seen, at, judged) for study, seen, judged in found],
         data=_embeddable([drawn(study, seen, budget, at, judged) for study, seen, judged in found]),
     )

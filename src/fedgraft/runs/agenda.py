@@ -52,6 +52,8 @@ from fedgraft.runs.run import Run, Watcher, finished, found_again, go_on, plan, 
 
 FILE, QUEUE = "agenda.toml", "queue"
 FORMAT = 2
+BLIND = "tuning"
+"""The kind of agenda whose runs must not see test samples."""
 LEASE = 60.0
 """Seconds without a sign of life after which a run is taken from a worker on another machine."""
 PATIENCE = 60.0
@@ -232,6 +234,8 @@ class Planner:
     """By the labels of the entries."""
     federation: Callable[[int], Federation] | None = None
     model: Model | None = None
+    blind: bool = False
+    """Take the test samples away, so that nothing can look at them."""
     _last: tuple[Any, Federation] | None = None
 
     def __call__(self, entry: Entry, changes: Mapping[str, Any] | None = None) -> Run:
@@ -254,7 +258,7 @@ class Planner:
 
     def remember(self, config: RunConfig, fed: Federation) -> None:
         """Keep the federation of a configuration for the next run."""
-        self._last = self._key(config), fed
+        self._last = self._key(config), fed.without_test() if self.blind else fed
 
     def _key(self, config: RunConfig) -> Any:
         return config.seed if self.federation else population.drawn_by(config)
@@ -292,6 +296,7 @@ class Worker:
             raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another run")
         if self.agenda.objects and not self.planner.given:
             raise UserError(GIVEN.format(self.place))
+        self.planner.blind = self.agenda.kind == BLIND
 
     @property
     def agenda(self) -> Agenda:

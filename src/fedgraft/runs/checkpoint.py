@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from fedgraft.core.state import State
 from fedgraft.runs import history
 from fedgraft.runs.history import DamagedError, History, Mark
 
+Entries = Callable[[], Iterator[tuple[str, Tensor]]]
 FORMAT = 3
 KEPT = 2
 TENSORS = ("server.safetensors", "clients.safetensors")
@@ -66,21 +67,19 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
     folder.mkdir(exist_ok=True)
     mark = checkpoint.history.save()
     assert mark.rounds == checkpoint.round
-    tensors = (checkpoint.server, _joined(checkpoint.clients))
-    files = {name: disk.packed(part) for name, part in zip(TENSORS, tensors, strict=True)}
-    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    aside = folder / f".{_name(checkpoint.round)}.part"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    parts: tuple[Entries, ...] = (lambda: iter(sorted(checkpoint.server.items())), lambda: _joined(checkpoint.clients))
+    sums = {name: disk.write_tensors(aside / name, part) for name, part in zip(TENSORS, parts, strict=True)}
     manifest = Manifest(
         round=checkpoint.round, clients=len(checkpoint.clients), history=mark, digest=dict(checkpoint.digest),
         sha256=sums,
     )  # fmt: skip
-    aside = folder / f".{_name(checkpoint.round)}.part"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    for name, data in {**files, "manifest.json": manifest.model_dump_json(indent=2).encode()}.items():
-        with (aside / name).open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
+    with (aside / "manifest.json").open("wb") as stream:
+        stream.write(manifest.model_dump_json(indent=2).encode())
+        stream.flush()
+        os.fsync(stream.fileno())
     place = folder / _name(checkpoint.round)
     if place.exists():
         shutil.rmtree(place)
@@ -100,7 +99,8 @@ def _drop(folder: Path, newest: int) -> None:
 def read(folder: Path, like: Checkpoint | None = None) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest checkpoint that is whole, and a sentence about each newer one that is not.
 
-    ``like`` is where the run begins: the same tensors, of the same shapes and types, have to be in its checkpoints.
+    ``like`` is where the run begins: the same tensors, of the same shapes and types, have to be in its checkpoints, but
+    for clients that were never met.
     """
     complaints: list[str] = []
     places = _places(folder)
@@ -132,8 +132,8 @@ def _load(place: Path) -> Checkpoint:
         except (SafetensorError, ValueError, RecursionError) as error:
             raise DamagedError(f"holds an unreadable {name}") from error
     server, states = contents[TENSORS[0]], _parted(contents[TENSORS[1]])
-    if not (manifest.clients == len(states) == max(states, default=-1) + 1):
-        raise DamagedError("does not hold every client")
+    if manifest.clients != len(states):
+        raise DamagedError("does not hold every client that it should")
     past = History.read(place.parent / history.FILE, manifest.history)
     return Checkpoint(manifest.round, server, states, past, manifest.digest)
 
@@ -158,18 +158,18 @@ def _insist_on_fit(found: Checkpoint, like: Checkpoint) -> None:
     for what in found.digest.keys() | like.digest.keys():
         if found.digest.get(what) != like.digest.get(what):
             raise DamagedError(f"is of another run, with other {what}")
-    if found.clients.keys() != like.clients.keys():
-        raise DamagedError(f"is of another run: it has {len(found.clients)} clients instead of {len(like.clients)}")
+    if strange := sorted(found.clients.keys() - like.clients.keys()):
+        raise DamagedError(f"is of another run: there is no client {strange[0]}")
     pairs = [("the server", found.server, like.server)]
-    pairs += [(f"client {client}", found.clients[client], state) for client, state in like.clients.items()]
+    pairs += [(f"client {client}", state, like.clients[client]) for client, state in found.clients.items()]
     for owner, held, begun in pairs:
         for name, tensor in begun.items():
             if name not in held or (held[name].shape, held[name].dtype) != (tensor.shape, tensor.dtype):
                 raise DamagedError(f"is of another run: {name!r} of {owner} is missing or of another shape")
 
 
-def _joined(parts: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {f"{number}/{name}": tensor for number, part in parts.items() for name, tensor in part.items()}
+def _joined(parts: Mapping[int, Mapping[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    return ((f"{number}/{name}", tensor) for number in sorted(parts) for name, tensor in sorted(parts[number].items()))
 
 
 def _parted(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:

@@ -164,6 +164,13 @@ def sweep(
     )  # fmt: skip
 
 
+def write_down(question: Question, place: Path) -> Agenda:
+    """Write the runs of a comparison or sweep down, for others to do; what cannot work is refused before."""
+    agenda = Agenda(place, question.entries(), KIND, asked(question.members, question.seeds), question.objects)
+    _claim(agenda, question)
+    return agenda
+
+
 def pose(
     chosen: str | Method | Iterable[str | Method],
     grid: Grid,
@@ -250,16 +257,14 @@ def grouped(agenda: Agenda) -> dict[str, list[Entry]]:
 
 def _carry_out(question: Question, labour: Labour) -> dict[str, Comparison[Run]]:
     """Do what is left; what cannot work is refused before anything is written."""
-    entries = question.entries()
-    place = labour.place
-    if place is None:
+    if (place := labour.place) is None:
+        entries = question.entries()
         labour.expect(len(entries))
         return _gathered(
             Agenda(Path(), entries),
             lambda entry: complete(question.planner(entry), None, labour.watchers),
         )
-    found = Agenda(place, entries, KIND, asked(question.members, question.seeds), question.objects)
-    _claim(found, question)
+    found = write_down(question, place)
     worker = Worker(place, question.planner, labour.watchers, fresh=labour.fresh, keep=True)
     return _work(found, worker, labour)
 

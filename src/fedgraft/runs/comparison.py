@@ -230,15 +230,21 @@ class Comparison(Generic[AnyRun]):
         return {number: statistics.fmean(values) for number, values in totals.items()}
 
     def report(
-        self, path: str | Path, at: At = AT[0], metric: str | None = None, *, answer: Sequence[str] = ()
+        self,
+        path: str | Path,
+        at: At = AT[0],
+        metric: str | None = None,
+        *,
+        answer: Sequence[str] = (),
+        sites: Sequence[Sequence[str]] = (),
     ) -> Path:
         """Write the whole comparison into one HTML file; ``at`` and ``metric`` are what it shows at first.
 
-        ``answer`` are sentences that stand above it.
+        ``answer`` are sentences that stand above it, ``sites`` the rows of a table among them, headings first.
         """
         from fedgraft.report.page import write
 
-        return write(Reading([self], answer=answer), Path(path), at, metric)
+        return write(Reading([self], answer=answer, sites=sites), Path(path), at, metric)
 
     def frame(self) -> Frame:
         """Every figure that was measured, one in a row: a DataFrame where pandas is installed, else a list of dicts.
@@ -272,6 +278,7 @@ class Reading:
     comparisons: Sequence[Comparison[Any]]
     notes: list[str] = field(default_factory=list)
     answer: Sequence[str] = ()
+    sites: Sequence[Sequence[str]] = ()
 
     @property
     def runs(self) -> list[Any]:

@@ -89,6 +89,9 @@ class RunConfig(Settings):
         description="share of the clients that never take part in training, and join when it is over (docs/joining.md)",
     )
     evaluate_every: int = Field(1, ge=1, description="evaluate after every so many rounds, and after the last")
+    evaluate_clients: int | None = Field(
+        None, ge=1, description="test the models of so many clients, drawn by the seed (default: of all)"
+    )
     global_test: bool = Field(False, description="also test each client's model on the test samples of all clients")
     checkpoint_every: int | Literal["auto"] = Field(
         "auto", description="rounds between checkpoints (0: none; auto: at most one every 20 seconds, and at the end)"
@@ -105,6 +108,9 @@ class RunConfig(Settings):
         None,
         gt=0,
         description="seconds that a client may take in a round (without: a worker may be idle for ten minutes)",
+    )
+    storage: Literal["memory", "disk"] = Field(
+        "memory", description="where clients' states and samples lie while nobody needs them (disk: in $TMPDIR)"
     )
     kernels: Literal["auto", "native", "torch"] = Field(
         "auto", description="convolutions by our own kernels where they are faster, wherever they can, or never"
@@ -175,7 +181,7 @@ class RunConfig(Settings):
 READING = ("target", "site_column", "split", "test_share", "window", "ignore", "categories")
 """Settings that say how data at sites are read."""
 MACHINE = frozenset(
-    {"engine", "workers", "device", "data_dir", "checkpoint_every", "retries", "failed_client", "deadline"}
+    {"engine", "workers", "device", "data_dir", "checkpoint_every", "retries", "failed_client", "deadline", "storage"}
 )
 """Settings of the machine, not of the experiment: a run may go on, and be compared, under others."""
 

@@ -9,9 +9,10 @@ import hashlib
 import json
 import os
 import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, overload
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -50,13 +51,42 @@ class Frame(NamedTuple):
     observed: dict[str, Tensor]
 
 
+class Records(Sequence[Record]):
+    """The records of the rounds, packed: ten thousand of them as objects would be most of what a small run holds."""
+
+    def __init__(self) -> None:
+        self._packed: list[bytes] = []
+
+    def append(self, record: Record) -> None:
+        self._packed.append(zlib.compress(json.dumps(record).encode(), 1))
+
+    @overload
+    def __getitem__(self, number: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Record]: ...
+
+    def __getitem__(self, number: int | slice) -> Record | list[Record]:
+        if isinstance(number, slice):
+            return [_unpacked(each) for each in self._packed[number]]
+        return _unpacked(self._packed[number])
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+
+def _unpacked(data: bytes) -> Record:
+    record: Record = json.loads(zlib.decompress(data))
+    return record
+
+
 class History:
     """The rounds of a run so far; those that ``file`` does not hold yet wait in memory."""
 
     def __init__(self, file: Path | None = None) -> None:
-        self.records: list[Record] = []
+        self.records = Records()
         self._file, self._length, self._sum = file, 0, hashlib.sha256()
-        self._waiting: list[Frame] = []
+        self._waiting: list[dict[str, Tensor]] = []
         self._shapes: dict[str, torch.Size] = {}
 
     @classmethod
@@ -91,12 +121,12 @@ class History:
             self._note(frame)
         except DamagedError as error:
             raise ContractError(f"what the method shows in round {len(self.records)} {error}") from None
-        self._waiting.append(frame)
+        self._waiting.append(frame.observed)
 
     def save(self) -> Mark:
         """Let the rounds that wait reach the disk, behind those that are there."""
         assert self._file is not None
-        data = b"".join(_packed(frame) for frame in self._waiting)
+        data = b"".join(map(_packed, self._frames_waiting()))
         handle = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o666)
         with os.fdopen(handle, "r+b") as stream:
             if stream.seek(0, os.SEEK_END) < self._length:
@@ -128,7 +158,11 @@ class History:
                     yield from _frames(stream, self._length, hashlib.sha256())
             except (OSError, DamagedError):
                 raise UserError(f"{self._file} was damaged while the run went on") from None
-        yield from self._waiting
+        yield from self._frames_waiting()
+
+    def _frames_waiting(self) -> Iterator[Frame]:
+        first = len(self.records) - len(self._waiting)
+        return (Frame(self.records[first + number], observed) for number, observed in enumerate(self._waiting))
 
     def _note(self, frame: Frame) -> None:
         self.records.append(frame.record)

@@ -17,6 +17,7 @@ ASKED = {
     "workers": ("workers",),
     "faults": ("retries", "failed_client", "deadline"),
     "device": ("device",),
+    "storage": ("storage",),
 }
 """Parameters by which an engine asks for settings of the machine."""
 
@@ -51,6 +52,7 @@ def engine(config: RunConfig, method: Method, spec: Spec, federation: Federation
         "workers": _workers(config, spec),
         "faults": Faults(config.retries, config.failed_client, config.deadline),
         "device": config.device,
+        "storage": config.storage,
     }
     made: Engine = ENGINES.make(config.engine, **{name: there[name] for name in _wanted(config)})
     return made

@@ -87,7 +87,8 @@ def federation(config: RunConfig) -> Federation:
         None if "partition" in left_out else config.partition,
         config.drawn_by,
         validation=config.validation, normalise=config.normalise, augment=config.augment, resize=config.resize,
-        data_dir=config.data_dir, task=config.task, **{name: getattr(config, name) for name in READING},
+        data_dir=config.data_dir, task=config.task,
+        on_disk=config.storage == "disk" and not at_sites, **{name: getattr(config, name) for name in READING},
     )  # fmt: skip
     ignored = sorted(name for name in left_out if getattr(config, name) not in (CLIENTS, SCHEME, facts(made)[name]))
     if not ignored:

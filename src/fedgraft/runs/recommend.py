@@ -42,8 +42,11 @@ REFERENCES = (ALONE, "fedavg", TUNED)
 PARTS = (1 / 3, 2 / 3)
 """Of the rounds, in each rung before the last."""
 FINALISTS = 3
+MOST_NAMED = 8
 FEW = 30
 """Validation samples below which a site's figure is little more than chance."""
+HARDLY = 0.95
+"""Of the first round's training loss: whoever ends above it has hardly learned."""
 FEW_OF_A_CLASS = 5
 """Validation samples that are not of a site's most frequent class, below which a ranking of them is worth a word."""
 VALIDATION = 0.2
@@ -214,7 +217,7 @@ class Recommendation:
         if self.pays and found is not None and found.more_than_noise and found.mean > 0:
             return f"Joining pays: take {self.best}."
         if self.pays:
-            return f"Joining pays for {', '.join(self.told('pays'))}, not for everybody: take {self.best} there."
+            return f"Joining pays for {_few(self.told('pays'))}, not for everybody: take {self.best} there."
         if found is not None and found.more_than_noise:
             return f"Joining does not pay: sites lose with {self.best}, the best of the race. Stay with local."
         return f"Joining does not pay: what {self.best} gains over training alone is not more than noise."
@@ -225,12 +228,23 @@ class Recommendation:
         said = [self.headline, self._on_average()]
         for verdict, words in _WORDS.items():
             if names := self.told(verdict):
-                said.append(f"{words} {len(names)} of {len(self.sites)} sites: {', '.join(names)}.")
+                said.append(f"{words} {len(names)} of {len(self.sites)} sites: {_few(names)}.")
         if not self.leads:
             said.append("On validation data, training alone was as good as every method or better.")
         if (other := self.against_tuned) is not None:
             said.append(f"Against fedavg-ft, the simple choice: {self._written(other)}; {_sure(other)}.")
-        return [*said, self._cost(), self._how(), *self.notes]
+        return [*said, *self._unlearned(), self._cost(), self._how(), *self.notes]
+
+    def _unlearned(self) -> Iterator[str]:
+        """Say that nobody has learned much, where even training alone hardly lowered its loss."""
+        losses = [(r.rounds[0].loss, r.rounds[-1].loss) for r in self.final.results[ALONE] if len(r.rounds) > 1]
+        known = [(first, last) for first, last in losses if first is not None and last is not None]
+        if known and all(0 < HARDLY * first < last for first, last in known):
+            first, last = known[0]
+            yield (
+                f"Nobody has learned much yet: alone, the training loss went from {first:.3g} to {last:.3g}. Ask again "
+                "with a larger --lr, or more --epochs or --rounds."
+            )
 
     def _on_average(self) -> str:
         metric, found = self.metric, self.difference
@@ -301,7 +315,7 @@ class Recommendation:
 
     def report(self, path: str | Path) -> Path:
         """Write the report of the finalists' runs; the answer stands above it."""
-        return self.final.report(path, OWN, answer=self.lines)
+        return self.final.report(path, OWN, answer=self.lines, sites=list(self._cells()))
 
     def write(self, place: Path) -> None:
         """Leave the answer beside the runs: as text, for programs, and as a report."""
@@ -316,6 +330,12 @@ _WORDS = {
     "not more than noise": "Not more than noise for",
     "unknown": "Too little was measured to say anything of",
 }
+
+
+def _few(names: Sequence[str]) -> str:
+    """A few names, and how many more there are; the table has them all."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _sure(found: Difference) -> str:
@@ -561,9 +581,9 @@ def _about_validation(fed: Federation) -> tuple[str, ...]:
             f"no site has validation samples to choose a method by, and a share of {fed.validation:g} of its training "
             "samples is none: give a larger --validation, more samples, or x_val at the sites"
         )
-    notes = [f"Without validation samples, and so without a say in the choice: {', '.join(silent)}."] if silent else []
+    notes = [f"Without validation samples, and so without a say in the choice: {_few(silent)}."] if silent else []
     if few:
-        notes.append(f"Few validation samples, so that chance has a say in the choice: {', '.join(few)}.")
+        notes.append(f"Few validation samples, so that chance has a say in the choice: {_few(few)}.")
     return tuple(notes)
 
 
@@ -575,7 +595,7 @@ def _about_say(fed: Federation, say: Sequence[int] | None) -> Iterator[str]:
         if count < FEW_OF_A_CLASS
     ]
     if little:
-        yield f"Counts little in the choice, having so few validation samples of another class: {', '.join(little)}."
+        yield f"Counts little in the choice, having so few validation samples of another class: {_few(little)}."
 
 
 def recommend(

@@ -1,6 +1,7 @@
 """Repeat a paper's tables: which runs a cell needs, what is there of them, and what they give beside the paper's."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -8,22 +9,21 @@ from typing import Any
 
 import numpy as np
 
+from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.data.datasets import DATASETS, catalogue, load
-from fedgraft.data.federation import Federation
 from fedgraft.data.partition import SCHEMES
 from fedgraft.methods import METHODS
 from fedgraft.papers import recipes
 from fedgraft.papers.tables import ACCURACY, SCALES, Cell, Item, Paper, paper, papers
-from fedgraft.runs import measurement, population
-from fedgraft.runs.agenda import complete
-from fedgraft.runs.config import RunConfig, configure
+from fedgraft.runs import measurement
+from fedgraft.runs.agenda import Entry, Planner, complete
+from fedgraft.runs.config import RunConfig
 from fedgraft.runs.directory import folder_name
-from fedgraft.runs.identity import settings_digest
 from fedgraft.runs.measurement import Measurement, Verdict, cell_config, deciding, measured, scale_of, top_share
 from fedgraft.runs.reading import Finished, read_run
 from fedgraft.runs.results import RESULT
-from fedgraft.runs.run import Watcher, plan
+from fedgraft.runs.run import Watcher, start
 from fedgraft.runs.statistics import Interval, over_seeds
 
 ALONE = "local"
@@ -263,18 +263,17 @@ def left(wanted: Iterable[Request], evidence: Evidence, scale: str) -> list[Requ
     ]
 
 
-def make(
-    wanted: Iterable[Request], watchers: Sequence[Watcher] = (), done: Callable[[Request], None] = lambda _: None
-) -> None:
-    """Make these runs, one after another; one that was interrupted goes on, one that is finished is kept."""
-    drawn: tuple[str, Federation] | None = None
+def make(wanted: Iterable[Request], watchers: Sequence[Watcher] = ()) -> None:
+    """Make these runs, one after another; one that was interrupted goes on, one that is finished is kept.
+
+    A run that another process is at work on is left to it; one that was computed before below the folder of all runs
+    is copied from there.
+    """
+    planner = Planner()
     for each in wanted:
-        data = each.config.model_dump_json(exclude={"method", "params", "training", "model", "rounds", "kernels"})
-        if drawn is None or drawn[0] != data:
-            drawn = data, population.federation(each.config)
-        method = METHODS.make(each.config.method, **each.config.params)
-        complete(plan(method, drawn[1], each.config, None), each.folder, watchers)
-        done(each)
+        run = planner(Entry.of(str(each.folder), each.config))
+        with suppress(disk.HeldError):
+            complete(run, each.folder, watchers)
 
 
 def finished_for(told: Paper, cells: Iterable[Cell], places: Iterable[Path]) -> dict[tuple[str, str], Finished]:
@@ -290,20 +289,18 @@ def finished_for(told: Paper, cells: Iterable[Cell], places: Iterable[Path]) -> 
 
 
 def again(
-    count: int, places: Iterable[Path], root: Path, workers: str | None = None
+    count: int, places: Iterable[Path], workers: str | None = None
 ) -> Iterator[tuple[Measurement, Verdict, float]]:
-    """Run measurements again, chosen at random, by what their commands say; tell how the two agree."""
+    """Compute measurements again, chosen at random, and tell how the two agree; nothing is written."""
     known = found_in(places)
     if not known:
         raise UserError("there are no measurements to check")
-    order = np.random.default_rng().permutation(len(known))[:count]
+    planner = Planner()
     changes = {} if workers is None else {"workers": workers}
-    for number in order:
+    for number in np.random.default_rng().permutation(len(known))[:count]:
         told = known[number]
-        config = configure(told.config, changes)
-        folder = root / f"{folder_name(told.method)}-{settings_digest(config.model_dump())[:8]}"
-        make([Request((), config, folder)])
-        yield told, *measurement.compared(told, measured(read_run(folder), told.recipe, told.scale))
+        run = start(planner(Entry.of("", told.config), changes), None, ())
+        yield told, *measurement.compared(told, measured(run, told.recipe, told.scale))
 
 
 # ---- kept as data

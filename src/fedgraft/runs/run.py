@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +24,7 @@ from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
+from fedgraft.engines.states import First, Shelf, States
 from fedgraft.engines.workshop import single_thread
 from fedgraft.methods import METHODS
 from fedgraft.runs import archive, checkpoint, directory, hosting, identity, personal, population, results, unseen
@@ -66,12 +67,12 @@ class Run:
     config: RunConfig
     spec: Spec
     directory: Path | None = None
-    records: list[dict[str, Any]] = field(default_factory=list)
+    records: Sequence[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     server: Server | None = None
     notes: list[str] = field(default_factory=list)
     observed: dict[str, torch.Tensor] = field(default_factory=dict)
-    _states: dict[int, State] = field(default_factory=dict)
+    _states: Mapping[int, State] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -370,7 +371,7 @@ def finished(run: Run, place: Path) -> Run:
     if last is not None and last.round == run.spec.rounds:
         run.server = Server(run.spec, **last.server)
         run.server.round = last.round
-        run._states = {client: dict(state) for client, state in last.clients.items()}
+        run._states = _everybodys(run, last.clients)
     return run
 
 
@@ -424,7 +425,10 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
             watcher.begin(run)
         saved = time.perf_counter()
         with directory.metrics(run.directory, run.records) as metrics:
-            for this in rounds(run.method, server, engine, participation, evaluate_every=config.evaluate_every):
+            for this in rounds(
+                run.method, server, engine, participation,
+                evaluate_every=config.evaluate_every, evaluate_clients=config.evaluate_clients,
+            ):  # fmt: skip
                 history.add(results.record(this), this.observed)
                 metrics(run.records[-1])
                 if saves is not None and _due(config, server.round, time.perf_counter() - saved):
@@ -433,7 +437,7 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
                     saved = time.perf_counter()
                 for watcher in watchers:
                     watcher.round(run, this)
-        run._states = dict(engine.snapshot())
+        run._states = _everybodys(run, engine.snapshot())
     run.result = _result(run) | unseen.joined(run.method, server, run.federation, config)
     run.observed = history.observed()
     if run.directory is not None:
@@ -452,7 +456,10 @@ def _now(run: Run, server: Server, engine: Engine, history: History) -> Checkpoi
 def _past(run: Run, server: Server, engine: Engine, saves: Path) -> History:
     """Let server and clients be what they were at the newest whole checkpoint, and return what had happened."""
     directory.sweep(saves.parent)
-    start, complaints = checkpoint.read(saves, _now(run, server, engine, History()))
+    begun = _now(run, server, engine, History())
+    if isinstance(run.federation, Federation):
+        begun = replace(begun, clients=First(run.method, run.spec))
+    start, complaints = checkpoint.read(saves, begun)
     run.notes += complaints
     if start is None:
         return checkpoint.begin(saves)
@@ -461,6 +468,13 @@ def _past(run: Run, server: Server, engine: Engine, saves: Path) -> History:
     known = results.tested_and_diverged(start.history.records, run.spec.clients)["test_samples"]
     server.tested = {("test", client): count for client, count in enumerate(known) if count}
     return start.history
+
+
+def _everybodys(run: Run, met: Mapping[int, State]) -> Mapping[int, State]:
+    """Return the states of all clients: as they were left, or as they began, where the run has them here."""
+    if not isinstance(run.federation, Federation):
+        return dict(met)
+    return States(First(run.method, run.spec), met if isinstance(met, Shelf) else dict(met))
 
 
 def _here(run: Run) -> Engine:
@@ -506,7 +520,7 @@ def _result(run: Run) -> dict[str, Any]:
         "kernels": kernels.describe(config.kernels),
         "versions": run.identity.versions,
         "instructions": run.identity.instructions,
-        "rounds": run.records,
+        "rounds": list(run.records),
         **results.tested_and_diverged(run.records, run.spec.clients),
         **results.best_and_last(run.records, run.metrics),
     }

@@ -32,7 +32,7 @@ def joined(method: Method, server: Server, fed: Population, config: RunConfig) -
         for number, (name, data) in enumerate(fed.unseen)
         if (each := _one(method, server, Newcomer(name, data, _kind(server, number)), config)) is not None
     }
-    scores = {number: each.scores.test for number, each in found.items()}
+    scores = {number: test for number, each in found.items() if (test := each.scores.test) is not None}
     tests = {
         point: Summary.of({n: each[point] for n, each in scores.items()}, len(fed.unseen), server.spec.metrics)
         for point in POINTS

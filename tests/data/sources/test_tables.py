@@ -251,3 +251,31 @@ def test_a_run_keeps_its_preparation_and_a_deployed_site_reads_the_same(hospital
     site = read_own(hospitals / "south.csv", Reading(**TARGET), "classification", 0, kept, "south")
     np.testing.assert_array_equal(site.x_train, done.federation.clients[1].train.inputs.numpy())
     np.testing.assert_array_equal(site.y_test, done.federation.clients[1].test.labels.numpy())
+
+
+def test_a_date_is_no_target_and_sites_share_columns(tmp_path: Path) -> None:
+    for site in "ab":
+        rows = [f"{at},2024-01-{1 + at % 28:02}" for at in range(30)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["age,seen", *rows]))
+    with pytest.raises(UserError, match="seen of a holds dates, which are neither classes nor amounts"):
+        federate(tmp_path, target="seen")
+    rows = [f"{at},{at % 2}" for at in range(30)]
+    (tmp_path / "a.csv").write_text("\n".join(["age,ill", *rows]))
+    (tmp_path / "b.csv").write_text("\n".join(["weight,ill", *rows]))
+    with pytest.raises(UserError, match=r"a has none of the other sites' columns \(weight\) but age: call them alike"):
+        federate(tmp_path, target="ill")
+    (tmp_path / "b.csv").write_text("age,ill\n1,2\n1,2,3,4\n")
+    with pytest.raises(UserError, match=r"b.csv is not a table: Expected 2 fields in line 3, saw 4"):
+        federate(tmp_path, target="ill")
+
+
+def test_semicolons_and_decimal_commas(tmp_path: Path) -> None:
+    for site in "ab":
+        rows = [f"{at},5;x,{at % 3};{'ja' if at % 2 else 'nein'}" for at in range(30)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["dose;code;ill", *rows]))
+    fed = federate(tmp_path, target="ill", split="random")
+    assert fed.fitted is not None
+    dose, code = fed.fitted.inputs
+    assert (dose.kind, code.kind) == ("number", "category")
+    assert 10 < dose.mean < 20
+    assert code.values == ("x,0", "x,1", "x,2"), "a comma in a word is a comma"

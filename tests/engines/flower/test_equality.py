@@ -9,7 +9,7 @@ import torch
 
 from fedgraft.core.samples import ClientData
 from fedgraft.data.federation import Federation, federate
-from fedgraft.engines.workshop import first_states
+from fedgraft.engines.states import first_states
 from fedgraft.methods import METHODS
 from fedgraft.runs.run import Run, run
 from trials.federated import Federated

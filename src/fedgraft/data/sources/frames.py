@@ -63,7 +63,11 @@ def _read_csv(path: Path) -> Any:
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a text in UTF-8: save it as CSV in UTF-8") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error) as error:
-        raise UserError(f"{path} is not a table: {str(error).strip().partition(chr(10))[0][:200]}") from None
+        raise UserError(f"{path} is not a table: {_told(error)}") from None
+
+
+def _told(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].removeprefix("Error tokenizing data. C error: ")[:200]
 
 
 def _pointed(series: Any) -> Any:
@@ -182,6 +186,11 @@ def target_words(series: Any, where: str) -> tuple[str, list[str]]:
             "knows the answer"
         )
     kind = kind_of(series, where)
+    if kind == "date":
+        raise UserError(
+            f"{series.name} of {where} holds dates, which are neither classes nor amounts: write the days from a "
+            "beginning on as numbers, or learn another column"
+        )
     if kind != "number":
         return "words", [_word(value) for value in series]
     values = cells(series, "number", where)

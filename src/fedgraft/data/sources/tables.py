@@ -11,7 +11,7 @@ from fedgraft.data.datasets.formats import Array
 from fedgraft.data.site import Site
 from fedgraft.data.sources import frames as columns
 from fedgraft.data.sources import splitting, windows
-from fedgraft.data.sources.fitted import Fitted, announced_task
+from fedgraft.data.sources.fitted import Announcement, Fitted, announced_task
 from fedgraft.data.sources.frames import SET, TABLES, announce, cells, find_target, insist_on, read_frame, target_words
 from fedgraft.data.sources.source import Found, Reading, Source, stems
 
@@ -100,11 +100,21 @@ def prepared(tables: Mapping[str, Any], reading: Reading, task: str | None, seed
         told[site] = announce(
             table, parts[site] == "train", target, features(table.columns, target, reading), reading.categories, site
         )
+    _insist_on_common(told)
     fitted, learned, notes = Fitted.of(told, task, reading.window)
     if fitted.labels:
         notes += [f"every row of {site} is {each.labels[0]!r}" for site, each in told.items() if len(each.labels) == 1]
     found = [_site(table, parts[site], fitted, reading, site) for site, table in tables.items()]
     return Found(found, fitted, learned, tuple(notes))
+
+
+def _insist_on_common(told: Mapping[str, Announcement]) -> None:
+    """Refuse a site that shares no column with any other: nothing could be learned from each other."""
+    for site, each in told.items():
+        others = dict.fromkeys(name for other in told if other != site for name in told[other].columns)
+        if others and not each.columns.keys() & others.keys():
+            ours, theirs = (", ".join(list(names)[:5]) for names in (each.columns, others))
+            raise UserError(f"{site} has none of the other sites' columns ({theirs}) but {ours}: call them alike")
 
 
 def features(names: Any, target: str, reading: Reading) -> list[str]:

@@ -22,7 +22,8 @@ from fedgraft.data.digest import Fingerprint, fingerprint
 from fedgraft.engines.flower.hiding import Hidden
 from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report, tag
 from fedgraft.engines.flower.site import Memory, SiteError
-from fedgraft.engines.workshop import Job, Purpose, Workshop, first_states, single_thread
+from fedgraft.engines.states import first_states
+from fedgraft.engines.workshop import Job, Purpose, Workshop, single_thread
 
 log = logging.getLogger("fedgraft.site")
 """Its lines stand in the node's output, marked as ours; `fedgraft deploy site` shows them."""
