@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from fedgraft.core import streams
 from fedgraft.core.bound import Bound
-from fedgraft.core.message import DTYPES, Field, Message, copies, finite, objection
+from fedgraft.core.crossing import copies
+from fedgraft.core.magnitude import finite
+from fedgraft.core.message import DTYPES, Field, Message, objection
 
 
 def test_numbers_become_tensors_and_bytes_are_counted() -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from fedgraft.base.errors import UserError
-from fedgraft.core.message import Message, squared
+from fedgraft.core.magnitude import squared
+from fedgraft.core.message import Message
 from fedgraft.core.proportion import excesses
 from fedgraft.core.spec import ClientId, Spec
 from fedgraft.core.stages import Stage

@@ -1,6 +1,5 @@
 """A client: its private named tensors, and the tools with which a method works on its data."""
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,14 +17,14 @@ from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.settings import Training
 from fedgraft.core.spec import ClientId as ClientId
 from fedgraft.core.spec import Spec
-from fedgraft.core.state import Holder, State
+from fedgraft.core.state import Borrower, State
 from fedgraft.core.training import Loss, Phase, Update, descend, descend_privately, draws, plainly
 from fedgraft.core.workbench import Workbench
 
 Predictor = Callable[[Tensor], Tensor]
 
 
-class Client(Holder):
+class Client(Borrower):
     """One client in one round.
 
     As a mapping it is the client's private state: named tensors that never leave it, and all that a checkpoint
@@ -44,44 +43,17 @@ class Client(Holder):
         purpose: str = "train",
         secret: str | None = None,
     ) -> None:
-        """Work on a ``state`` that stays as it is: what is looked at is copied first."""
+        super().__init__(state, workbench.device)
         self.id, self.data, self.spec, self.round = id, data, spec, round
         self.architecture, self.settings = spec.architecture(id), spec.settings
         self.rounds, self.clients, self.task = spec.rounds, spec.clients, spec.task
         self.share = spec.share  # of the clients in a round, as the run has it
         self.loss: float = float("nan")
         self.steps = 0
-        self._state, self._workbench, self._purpose = dict(state), workbench, purpose
-        self._lent = set(state)
-        self._secret = secret
+        self._workbench, self._purpose, self._secret = workbench, purpose, secret
         self._noise: Noising | None = None
         self.counted: int | None = None
         """The noised steps that were asked for, while nobody trains and they are only counted."""
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name in self._lent:
-            self._lent.remove(name)
-            self._state[name] = self._state[name].to(self.device, copy=True)
-        return self._state[name]
-
-    def __setitem__(self, name: str, value: Tensor) -> None:
-        super().__setitem__(name, value)
-        self._lent.discard(name)
-
-    def __delitem__(self, name: str) -> None:
-        super().__delitem__(name)
-        self._lent.discard(name)
-
-    def fork(self) -> "Client":
-        """Return a copy whose state can be changed without a trace."""
-        twin = copy.copy(self)
-        twin._state, twin._lent, self._lent = dict(self._state), set(self._state), set(self._state)
-        return twin
-
-    @property
-    def left(self) -> tuple[State, frozenset[str]]:
-        """The state as it is now, and the names of what nobody looked at, so that it is what it was."""
-        return dict(self._state), frozenset(self._lent)
 
     @property
     def own(self) -> Tensor:

@@ -47,23 +47,8 @@ def train(method: Method, client: Client, message: Message) -> Message:
     contact(method, client)
     received = method.assemble(client, message)
     trained = method.fit(client, received.clone())
-    _insist(method, client, assemble=received, fit=trained)
+    insist_on_weights(method, client, assemble=received, fit=trained)
     reply = method.reply(client, received, trained)
-    client["own"] = trained
-    return reply
-
-
-def join(method: Method, client: Client, message: Message) -> Message:
-    """Do a round of a newcomer; its reply is empty, unless the server is to learn from it."""
-    if "joined" not in client:  # where others began with the initial weights, it begins with what the server gives
-        twin = client.fork()
-        contact(method, twin)
-        client["own"] = method.assemble(twin, message)
-    contact(method, client)
-    received = method.assemble(client, message)
-    trained = method.fit_newcomer(client, received.clone())
-    _insist(method, client, assemble=received, fit_newcomer=trained)
-    reply = method.reply(client, received, trained) if method.newcomers == "rounds" else Message()
     client["own"] = trained
     return reply
 
@@ -86,7 +71,8 @@ def evaluate(method: Method, client: Client, message: Message, everyone: Samples
     return Scores(**scores)
 
 
-def _insist(method: Method, client: Client, **given: Tensor) -> None:
+def insist_on_weights(method: Method, client: Client, **given: Tensor) -> None:
+    """Refuse weights that no network has, by the hook that gave them."""
     for hook, weights in given.items():
         if weights.shape != (client.layout.size,):
             raise ContractError(

@@ -1,20 +1,17 @@
 """What crosses between server and client: named tensors, copied at the crossing, counted in bytes."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from fedgraft.core.magnitude import finite
 
 DTYPES = frozenset({
     torch.float32, torch.float64, torch.float16,
     torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool,
 })  # fmt: skip
-
-
-K = TypeVar("K")
 
 
 class Message(Mapping[str, Tensor]):
@@ -45,50 +42,25 @@ class Message(Mapping[str, Tensor]):
 
     def copy(self) -> "Message":
         """Copy every tensor, so that the two sides of a crossing never share memory."""
-        return self._of({name: _copy(tensor) for name, tensor in self._fields.items()})
-
-    def apart_from(self, others: Iterable[Tensor]) -> "Message":
-        """Copy the tensors that share memory with any of the others: the two sides of a crossing never do."""
-        held = {tensor.untyped_storage().data_ptr() for tensor in others}
-        return self._of(
-            {
-                name: _copy(tensor) if tensor.untyped_storage().data_ptr() in held else tensor
-                for name, tensor in self._fields.items()
-            }
-        )
+        return self.of({name: copied(tensor) for name, tensor in self._fields.items()})
 
     def to(self, device: torch.device) -> "Message":
-        return self._of({name: tensor.to(device) for name, tensor in self._fields.items()})
+        return self.of({name: tensor.to(device) for name, tensor in self._fields.items()})
 
     def copy_to(self, device: torch.device) -> "Message":
         """Copy every tensor to a device."""
         return self.copy() if device.type == "cpu" else self.to(device)
 
     @classmethod
-    def _of(cls, fields: dict[str, Tensor]) -> "Message":
+    def of(cls, fields: dict[str, Tensor]) -> "Message":
         """Make a message of tensors that may travel, as is known already."""
         made = cls()
         made._fields = fields
         return made
 
 
-def copies(messages: Mapping[K, Message]) -> dict[K, Message]:
-    """Copy messages as ``Message.copy`` does; a tensor that is in several of them is one in the copies too."""
-    done: dict[Any, Tensor] = {}
-
-    def once(tensor: Tensor) -> Tensor:
-        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if key not in done:
-            done[key] = _copy(tensor)
-        return done[key]
-
-    return {
-        to: Message._of({name: once(tensor) for name, tensor in message._fields.items()})
-        for to, message in messages.items()
-    }
-
-
-def _copy(tensor: Tensor) -> Tensor:
+def copied(tensor: Tensor) -> Tensor:
+    """Return a copy that is laid out anew."""
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
@@ -135,17 +107,6 @@ class Field:
             if not least <= total <= most:
                 return f"sums to {total:g}, expected {most if least == most else f'{least} to {most}'}"
         return None
-
-
-def finite(tensor: Tensor) -> bool:
-    """Whether all numbers are; the sum of their squares says so at a fifth of the cost, unless it overflows."""
-    return math.isfinite(squared(tensor)) or bool(torch.isfinite(tensor).all())
-
-
-def squared(tensor: Tensor) -> float:
-    """Return the sum of the squares, in the tensor's own type: quick, and as good as that type is."""
-    flat = tensor.reshape(-1)
-    return float(torch.dot(flat, flat))
 
 
 def objection(reply: Message, expected: Mapping[str, Field]) -> str | None:

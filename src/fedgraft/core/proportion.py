@@ -17,7 +17,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedgraft.core.message import Message, squared
+from fedgraft.core.magnitude import squared
+from fedgraft.core.message import Message
 from fedgraft.core.model import Part
 from fedgraft.core.spec import ClientId, Spec
 

@@ -12,10 +12,11 @@ from fedgraft.base.errors import ContractError, UserError
 from fedgraft.base.foreign import plain
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
+from fedgraft.core.crossing import copies
 from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import KINDS, POINTS, Point, Score, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
-from fedgraft.core.message import Message, copies, objection
+from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.stages import StageError
 

@@ -8,8 +8,9 @@ from typing import Literal
 
 import torch
 
-from fedgraft.core import exchange, streams
+from fedgraft.core import exchange, joining, streams
 from fedgraft.core.client import Client, ClientId
+from fedgraft.core.crossing import apart
 from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import Message
@@ -82,12 +83,12 @@ class Workshop:
         message = stages.decode("down", job.message.copy_to(self.device), {})
         if job.purpose == "evaluate":
             return Done(scores=exchange.evaluate(self.method, client, message, self.everyone))
-        work = exchange.join if job.purpose == "join" else exchange.train
+        work = joining.join if job.purpose == "join" else exchange.train
         reply = work(self.method, client, message)
         reply = stages.encode("up", reply, message, client).to(torch.device("cpu"))
         state, same = client.left
         state = {name: tensor.cpu() for name, tensor in state.items()}
-        reply = reply.apart_from(state.values())
+        reply = apart(reply, state.values())
         loss = client.loss if self.spec.budget is None else float("nan")  # of private samples, and without noise
         outcome = Outcome(reply, loss, client.steps, time.perf_counter() - started, job.round)
         return Done(outcome, state, same=same)
