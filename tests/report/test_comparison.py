@@ -108,6 +108,9 @@ def test_many_methods_are_compared_with_local_and_the_best_only() -> None:
     few = pairs(many, with_best=True)
     assert len(few) == 8 + 7
     assert {pair.one for pair in few[8:]} == {"m7"}
+    tuned = pairs(many | {"fedavg-ft": [result(level(0.5), level(0.52))]}, with_best=True)
+    assert len(tuned) == 9 + 8 + 7
+    assert {pair.other for pair in tuned[-7:]} == {"fedavg-ft"}, "the simple choice is one to beat"
     shown = text(view(compared(many)))
     assert "m7 - m3" in shown
     assert "m5 - m3" not in shown

@@ -115,6 +115,8 @@ def test_less_is_better_where_the_metric_says_so() -> None:
     study = compared(LESS)
     assert [verdict.label for verdict in study.verdicts()] == ["ditto", "fedper"]
     assert [verdict.label for verdict in study.verdicts("own")] == ["fedper", "ditto"]
+    assert study.verdicts()[0].harmed == (study.names(0)[11],), "who is worse off is named"
+    assert study.verdicts()[1].harmed == ()
     gains = study.gains("ditto", 0)
     assert gains is not None
     assert gains[0] is not None

@@ -154,7 +154,8 @@ class Comparison(Generic[AnyRun]):
     def pairs(self, at: At = AT[0], metric: str | None = None, *, with_best: bool = False) -> list[Pair]:
         """Every two methods against each other, client by client, and whether the difference is more than noise.
 
-        With many methods there are very many pairs: ``with_best`` takes those with Local and with the best one only.
+        With many methods there are very many pairs: ``with_best`` takes those with Local, with the best one and
+        with fedavg-ft only.
         """
         return table.pairs(self.results, self.metric(metric), at, with_best=with_best)
 

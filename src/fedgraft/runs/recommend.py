@@ -36,7 +36,7 @@ from fedgraft.runs.run import Watcher, insist_on_replies, plan
 from fedgraft.runs.statistics import Difference, Interval, between_areas, more_than_chance, over_seeds, paired
 
 OWN: At = "own"
-ALONE, TUNED = "local", "fedavg-ft"
+ALONE, TUNED = "local", table.TUNED
 REFERENCES = (ALONE, "fedavg", TUNED)
 """In the race to its end, whatever validation data say."""
 PARTS = (1 / 3, 2 / 3)

@@ -119,6 +119,10 @@ class Gain(NamedTuple):
         return cls(value, between_shares(ours, alone, samples), net_samples(value, samples), samples)
 
 
+TUNED = "fedavg-ft"
+"""FedAvg with fine-tuning: the simple choice that others have to beat."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What a method does to the clients, against training alone; over all seeds."""
@@ -128,6 +132,14 @@ class Verdict:
     gains: tuple[float, ...]
     """A client that has the same data in all seeds counts once."""
     difference: Difference
+    names: tuple[str, ...] = ()
+    """Whose gains these are, where they are those of the same clients in all seeds."""
+
+    @property
+    def harmed(self) -> tuple[str, ...]:
+        """Who is worse off, by name, most of all first."""
+        losses = sorted((gain, name) for gain, name in zip(self.gains, self.names, strict=False) if gain < 0)
+        return tuple(name for _, name in losses)
 
     @property
     def better(self) -> int:
@@ -164,7 +176,7 @@ def rows(results: Results, metric: MetricInfo, at: At = AT[0]) -> list[Row]:
 
 
 def pairs(results: Results, metric: MetricInfo, at: At = AT[0], *, with_best: bool = False) -> list[Pair]:
-    """Every two methods, or (``with_best``) each with Local and with the best of the others only.
+    """Every two methods, or (``with_best``) each with Local, with the best of the others and with fedavg-ft only.
 
     Those against Local are one family of tests, all others another; p values are corrected in each.
     """
@@ -174,6 +186,8 @@ def pairs(results: Results, metric: MetricInfo, at: At = AT[0], *, with_best: bo
         places = {label: measured(each[0], at) for label, each in results.items()}
         leading = next(iter(_ranked({label: mean[places[label]].mean for label, mean in means.items()}, metric)), None)
         others = [(leading, label) for label in results if leading and label not in ("local", leading)]
+        if TUNED in results:
+            others += [(label, TUNED) for label in results if label not in ("local", leading, TUNED)]
     return [
         *_family(results, _with_local(results), metric, at),
         *_family(results, others, metric, at),
@@ -182,13 +196,13 @@ def pairs(results: Results, metric: MetricInfo, at: At = AT[0], *, with_best: bo
 
 def verdicts(results: Results, table: Sequence[Row], at: At) -> list[Verdict]:
     """Whom each method helps; the method that helps most first."""
-    found = [
-        Verdict(
-            row.method, row.point,
-            tuple(chain(*differences(results[row.method], results["local"], row.metric, at))), row.difference,
-        )
-        for row in table if row.difference is not None
-    ]  # fmt: skip
+    found = []
+    for row in table:
+        if row.difference is not None:
+            gains = differences(results[row.method], results["local"], row.metric, at)
+            called = results[row.method][0].called
+            names = called if len(gains) == 1 and len(gains[0]) == len(called) else ()
+            found.append(Verdict(row.method, row.point, tuple(chain(*gains)), row.difference, tuple(names)))
     return sorted(found, key=lambda verdict: -verdict.mean)
 
 
