@@ -38,7 +38,7 @@ class Sampler:
 
     def round(self, run: Run, this: Round) -> None:
         self.cost.append(time.process_time() - self._before)
-        names = {"self": "parent"} | {pid: f"worker {n}" for n, pid in enumerate(_children(), start=1)}
+        names = {"self": "parent"} | {pid: f"worker {n}" for n, pid in enumerate(children(), start=1)}
         for pid, name in names.items():
             self.samples.setdefault(name, []).append(_resident(pid))
         self.open_files.append(len(list(Path("/proc/self/fd").iterdir())))
@@ -83,7 +83,8 @@ def _resident(pid: str) -> float:
     raise RuntimeError("this system does not tell how much memory a process has")
 
 
-def _children() -> list[str]:
+def children() -> list[str]:
+    """Return the ids of this process's children."""
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 

@@ -198,6 +198,7 @@ MEANINGS = {
     "model": "the network",
     "task": "what was learned",
     "unseen": "clients that were not there in training, after they joined",
+    "privacy": "what differential privacy the run has, and what each client has spent of it",
     "shows": "what the observed matrices and figures mean",
     "label_counts": "training samples of each client by class",
     "seconds_per_round": "mean over rounds",

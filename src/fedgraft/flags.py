@@ -1,6 +1,5 @@
 """Flags that several commands share, most of them made from the settings of a run, and what stands for one left out."""
 
-import difflib
 import inspect
 import os
 import re
@@ -140,9 +139,7 @@ class MethodCommand(TyperCommand):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             _point_to_stage(error.option_name, words)
-            flags = [flag for each in self.params for flag in (*each.opts, *each.secondary_opts) if flag != "--set"]
-            if not difflib.get_close_matches(error.option_name, flags, n=1, cutoff=0.75):
-                _point_to_set(error.option_name, words, "--set" in {flag for each in self.params for flag in each.opts})
+            _point_to_set(error.option_name, words, "--set" in {flag for each in self.params for flag in each.opts})
             raise
 
 

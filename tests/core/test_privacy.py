@@ -22,7 +22,7 @@ from fedgraft.core.samples import ClientData
 from fedgraft.core.state import State
 from fedgraft.core.workbench import Workbench
 from fedgraft.data.federation import Federation
-from fedgraft.engines.workshop import first_states
+from fedgraft.engines.states import first_states
 from fedgraft.methods import METHODS
 from fedgraft.methods.ditto import Ditto
 from fedgraft.methods.fedavg import FedAvg

@@ -43,6 +43,8 @@ ANOTHER: dict[str, Any] = {
     "participation": "0.4",
     "hold_out": 0.4,
     "evaluate_every": 2,
+    "evaluate_clients": 2,
+    "storage": "disk",
     "global_test": True,
     "checkpoint_every": 1,
     "engine": "./sequential.py:Sequential",
@@ -143,7 +145,7 @@ class Observed(local.LocalEngine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Observed.asked = {key: str(getattr(self, key)) for key in ("workers", "device", "faults")}
+        Observed.asked = {key: str(getattr(self, key)) for key in ("workers", "device", "faults", "storage")}
 
 
 def trace(out: Path, method: str = "fedprox", **settings: Any) -> dict[str, Any] | str:

@@ -180,7 +180,7 @@ def _fits(found: Checkpoint, like: Checkpoint) -> None:
 def _facts(found: Checkpoint) -> dict[str, Any]:
     """Everything that a checkpoint holds."""
     clients = {f"{c}/{name}": tensor for c, state in found.clients.items() for name, tensor in state.items()}
-    past = {"round": found.round, "records": found.history.records}
+    past = {"round": found.round, "records": list(found.history.records)}
     return {**past, "server": dict(found.server), "clients": clients, "observed": found.history.observed()}
 
 

@@ -15,6 +15,8 @@ from fedgraft.engines.flower.site import personal_model
 
 AGAIN = 5.0
 """Seconds before a server that does not answer, or does not know the key yet, is asked again."""
+LINGER = 10.0
+"""Seconds that a node stays after its last reply: of a node that is gone, Flower gives the server no reply either."""
 NODE = "supernode"
 
 
@@ -32,6 +34,7 @@ def take_part(check: Check, say: Say, *, verbose: bool = False) -> Path | None:
         config = {"site": str(check.site.absolute())}
         start_node(programs, NODE, check.address, config, trusted(*check.trust), delays=DELAYS)
         programs.wait_until(lambda: words.over, "the federation is over", seconds=float("inf"))
+        time.sleep(LINGER)
         say("ending the SuperNode")
     try:
         return personal_model(described).absolute()

@@ -65,6 +65,7 @@ class Simulation:
             "everyone": self.everyone is not None,
         }
         self.sets = frozenset(kind for kind, held in there.items() if held)
+        self._show_blank()
 
     def perform(self, jobs: Sequence[Job]) -> Mapping[ClientId, Done | Failure]:
         """Do all jobs, in any order and anywhere, each by ``Workshop.perform``."""
@@ -102,9 +103,18 @@ class Simulation:
         """Return the clients' figures under each other; a client that has none yet has a row of NaN."""
         return {name: shown.clone() for name, shown in sorted(self._shown.items())}
 
+    @property
+    def _shows(self) -> bool:
+        return type(self.method).observe_client is not Method.observe_client
+
+    def _show_blank(self) -> None:
+        """Show of everybody what a client shows that was not met yet: one looks like the other."""
+        blank = self.method.observe_client(self.states[0]) if self._shows else {}
+        self._shown = {name: t.expand(self.spec.clients, *t.shape).clone() for name, t in blank.items()}
+
     def _show(self, clients: Iterable[ClientId]) -> None:
         """Look again at the figures of clients whose state is another one: the others' are as they were."""
-        if type(self.method).observe_client is Method.observe_client:
+        if not self._shows:
             return
         for client in clients:
             for name, tensor in self.method.observe_client(self.states[client]).items():
@@ -118,7 +128,8 @@ class Simulation:
         return met.copy() if isinstance(met, Shelf) else dict(met)
 
     def restore(self, clients: Mapping[ClientId, State]) -> None:
-        self.states, self._shown = self._held(clients), {}
+        self.states = self._held(clients)
+        self._show_blank()
         self._show(clients if clients else ())
 
     def _held(self, met: Mapping[ClientId, State]) -> States:
