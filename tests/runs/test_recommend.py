@@ -19,7 +19,8 @@ from fedgraft.core.metrics import AUC, Accuracy
 from fedgraft.core.rounds import Round
 from fedgraft.core.samples import Samples
 from fedgraft.runs.metric import MetricInfo
-from fedgraft.runs.recommend import Recommendation, Standing, ranked, recommend, says
+from fedgraft.runs.recommend import ranked, recommend, says
+from fedgraft.runs.recommendation import Recommendation, Standing
 from fedgraft.runs.run import Run
 from fedgraft.runs.table import weighed
 
