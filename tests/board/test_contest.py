@@ -125,6 +125,7 @@ def test_everybody_has_the_same_budget_and_the_same_draws(board: tuple[Path, Pro
     assert [len(draw.names) for draw in found.draws] == [3, 3]
     assert all(set(draw.names) & set(draw.unseen) == set() for draw in found.draws)
     alone, tuned = found.entries
+    assert all(0 < (outcome.seconds or 0) < 5 for outcome in alone.outcomes)
     assert alone.outcomes[0].bytes_up == 0 < tuned.outcomes[0].bytes_up
 
 

@@ -38,6 +38,7 @@ def test_what_is_shipped() -> None:
         ("tuning_seed = 1" + SETTING.format(more=""), "is one of the 5 draws"),
         (SETTING.format(more=", seed = 3"), "one: seed is decided for all settings"),
         (SETTING.format(more=", round = 3"), "there is no setting 'round'; did you mean 'rounds'"),
+        (SETTING.format(more=', model = "lenet"'), "did you mean 'lenet5'"),
         ("[settings]", "it has no settings"),
         ("trials = ", "not a readable protocol"),
     ],

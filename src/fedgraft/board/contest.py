@@ -23,6 +23,7 @@ from fedgraft.board import record
 from fedgraft.board.protocol import Protocol, Setting
 from fedgraft.board.record import Entry, Outcome, Record, Trial
 from fedgraft.core.method import Method
+from fedgraft.core.rounds import Round
 from fedgraft.methods import METHODS
 from fedgraft.runs import agenda as agendas
 from fedgraft.runs import directory, population, reading, results
@@ -30,13 +31,33 @@ from fedgraft.runs.agenda import LEASE, PATIENCE, Agenda, Planner, Worker
 from fedgraft.runs.config import RunConfig
 from fedgraft.runs.directory import folder_name
 from fedgraft.runs.metric import MetricInfo
-from fedgraft.runs.run import Watcher
+from fedgraft.runs.run import Run, Watcher
 from fedgraft.runs.tune import tune
 
 FILE, KIND = "board.toml", "draws"
 ENTRY, REFUSED, TUNED, FAILED = "entry.json", "not-admitted.json", "tuned.json", "failed.json"
+CORE = "core.json"
+"""In a run's directory: how many seconds of one core its rounds took, where that was counted."""
 REFERENCES = ("local", "fedavg", "fedavg-ft")
 """What every other method is set beside, and what comes first."""
+
+
+@dataclass
+class Stopwatch:
+    """Counts what a run's rounds cost of one core, and leaves it beside the result; other work does not count."""
+
+    began: float = 0.0
+    spent: float = 0.0
+
+    def begin(self, run: Run) -> None:
+        self.began = time.process_time()
+
+    def round(self, run: Run, this: Round) -> None:
+        self.spent = time.process_time() - self.began
+
+    def end(self, run: Run) -> None:
+        if run.directory is not None and run.config.workers == 1:
+            results.write_json(run.directory / CORE, {"seconds": round(self.spent, 3)})
 
 
 def members(protocol: Protocol, methods: Sequence[str] = ()) -> dict[str, Method]:
@@ -141,13 +162,14 @@ class Contest:
         chosen = results.read_json(home / TUNED)["chosen"]
         own = {name: value for name, value in chosen.items() if name != "lr"}
         tuned = dataclasses.replace(method, **own)
-        entries = []
-        for seed in self.protocol.seeds:
-            config = self._of(tuned, self.settled(self.protocol.measured(self.setting, seed)))
-            training = config.training.but(lr=chosen["lr"])
-            entries.append(agendas.Entry.of(f"seed{seed}", config.model_copy(update={"training": training}), label))
+        base = self._of(tuned, self.settled(self.protocol.measured(self.setting, self.protocol.seeds[0])))
+        base = base.model_copy(update={"training": base.training.but(lr=chosen["lr"])})
+        entries = [
+            agendas.Entry.of(f"seed{seed}", base.model_copy(update={"seed": seed}), label)
+            for seed in self.protocol.seeds
+        ]
         Agenda(home / KIND, tuple(entries), KIND).write()
-        Worker(home / KIND, self.planner, self.watchers, self.changes).work()
+        Worker(home / KIND, self.planner, [*self.watchers, Stopwatch()], self.changes).work()
 
     # ---- what there is
 
@@ -211,7 +233,9 @@ class Contest:
             elif agenda.state(entry) == "done":
                 facts = reading.read_run(agenda.folder(entry)).facts
                 draws.setdefault(seed, record.clients(facts))
-                found.append(record.outcome(facts, metric))
+                core = agenda.folder(entry) / CORE
+                seconds = results.read_json(core)["seconds"] if core.exists() else None
+                found.append(record.outcome(facts, metric, seconds))
         return found
 
     def keep(self, machine: str = "") -> Record:
@@ -228,7 +252,7 @@ def begin(place: Path, protocol: Protocol) -> None:
     if not (place / FILE).exists():
         directory.fresh(place)
     else:
-        there = protocols.read(place / FILE)
+        there = protocols.written(place / FILE)
         for name in there.settings:
             begun = (place / name).exists()
             if begun and (name not in protocol.settings or there.terms(name) != protocol.terms(name)):
@@ -237,7 +261,7 @@ def begin(place: Path, protocol: Protocol) -> None:
 
 
 def run(
-    place: Path,
+    out: str | Path,
     protocol: Protocol,
     settings: Sequence[str] = (),
     methods: Sequence[str] = (),
@@ -252,7 +276,7 @@ def run(
     Methods that another process holds are left to it. A setting whose data are not there is left out, and refused at
     the end.
     """
-    chosen, wanted = protocol.chosen(settings), members(protocol, methods)
+    place, chosen, wanted = Path(out), protocol.chosen(settings), members(protocol, methods)
     begin(place, protocol)
     found, missing = {}, []
     for name in chosen:

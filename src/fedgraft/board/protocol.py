@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedgraft.base import toml
 from fedgraft.base.errors import UserError, unknown
+from fedgraft.runs import names
 from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.resultfile import complained
 
@@ -88,14 +89,9 @@ class Protocol(_Part):
 def read(path: Path | None = None) -> Protocol:
     """Read a protocol, or the one that is shipped; refuse what is none in a sentence."""
     if path is None:
-        told = tomllib.loads((files("fedgraft.board") / "protocol.toml").read_text("utf-8"))
+        found = _told(tomllib.loads((files("fedgraft.board") / "protocol.toml").read_text("utf-8")), "protocol.toml")
     else:
-        told = toml.read(path, "protocol of a board")
-    told = {**told, **({"methods": tuple(told["methods"])} if isinstance(told.get("methods"), list) else {})}
-    try:
-        found = Protocol.model_validate(told)
-    except ValidationError as error:
-        raise UserError(f"{path} is no protocol of a board: {complained(error)}") from None
+        found = written(path)
     if not found.settings:
         raise UserError(f"{path} is no protocol of a board: it has no settings")
     if found.tuning_seed in found.seeds:
@@ -103,5 +99,18 @@ def read(path: Path | None = None) -> Protocol:
     for name, setting in found.settings.items():
         if surplus := setting.settings.keys() & DECIDED:
             raise UserError(f"{name}: {min(surplus)} is decided for all settings of a board alike: leave it out there")
-        found.tuned(setting)  # settings that are none are refused now
+        names.insist(found.tuned(setting), [])  # what stands for nothing is refused now
     return found
+
+
+def written(path: Path) -> Protocol:
+    """What stands in a file, whether it can be run or not."""
+    return _told(toml.read(path, "protocol of a board"), path)
+
+
+def _told(told: Mapping[str, Any], where: object) -> Protocol:
+    methods = told.get("methods", ())
+    try:
+        return Protocol.model_validate({**told, "methods": tuple(methods) if isinstance(methods, list) else methods})
+    except ValidationError as error:
+        raise UserError(f"{where} is no protocol of a board: {complained(error)}") from None

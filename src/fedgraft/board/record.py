@@ -1,7 +1,7 @@
 """What is kept of a board: one small file for each setting, with a line for each method."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,8 +55,8 @@ class Outcome(_Part):
     bytes_up: float = 0.0
     """Of a client in a round, on average."""
     bytes_down: float = 0.0
-    seconds: float = 0.0
-    """Of all rounds; of one core, with other work at the same time."""
+    seconds: float | None = None
+    """Of one core, in all rounds; where it was counted."""
     refused: int = 0
     """Replies that the server did not take."""
     diverged: int = 0
@@ -109,7 +109,7 @@ class Record(_Part):
         return next(each for each in self.draws if each.seed == seed)
 
 
-def outcome(result: Result, metric: MetricInfo) -> Outcome:
+def outcome(result: Result, metric: MetricInfo, seconds: float | None = None) -> Outcome:
     """Keep of a finished run what the board needs."""
     point = result.headline
     last = result.last.figures(point, metric.name)
@@ -121,7 +121,7 @@ def outcome(result: Result, metric: MetricInfo) -> Outcome:
         unseen=[] if joined is None else [_short(value) for value in joined.per_client],
         unseen_pooled=None if joined is None else _short(joined.pooled),
         bytes_up=round(result.bytes_up_per_client, 1), bytes_down=round(result.bytes_down_per_client, 1),
-        seconds=round(result.seconds, 2), refused=result.refused, diverged=len(table.diverged(result, point)),
+        seconds=seconds, refused=result.refused, diverged=len(table.diverged(result, point)),
     )  # fmt: skip
 
 
@@ -179,9 +179,3 @@ def _beside(mine: Record, other: Record) -> Record:
         update={"entries": [*entries, *(each for each in mine.entries if each.method not in named)],
                 "draws": other.draws or mine.draws, "metric": mine.metric or other.metric}
     )  # fmt: skip
-
-
-def ordered(entries: Sequence[Entry], first: Sequence[str]) -> list[Entry]:
-    """Entries in a given order of methods, others behind them by name."""
-    order = {name: place for place, name in enumerate(first)}
-    return sorted(entries, key=lambda each: (order.get(each.method, len(order)), each.method))

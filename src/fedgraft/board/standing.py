@@ -38,7 +38,8 @@ class Row:
     """The share of clients that are worse off than by themselves; of all draws."""
     traffic: float
     """Bytes of a client in a round, up and down."""
-    seconds: float
+    seconds: float | None
+    """Of one core, in all rounds."""
     against: Mapping[str, Difference]
     """Paired differences to Local and to FedAvg with fine-tuning, positive if the method is better."""
     rank: float | None = None
@@ -132,7 +133,7 @@ def _row(
         unseen=Spread.of(_mean(outcome.unseen) for outcome in each),
         harmed=sum(gain < 0 for gain in known) / len(known) if known and entry.method != ALONE else None,
         traffic=statistics.fmean(outcome.bytes_up + outcome.bytes_down for outcome in each),
-        seconds=statistics.fmean(outcome.seconds for outcome in each), against=against, rank=rank,
+        seconds=_mean([outcome.seconds for outcome in each]), against=against, rank=rank,
     )  # fmt: skip
 
 

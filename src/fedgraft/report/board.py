@@ -1,7 +1,7 @@
 """The board for people: a table in the terminal, and one HTML page that holds its data and asks nobody."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,8 @@ def write(standings: Mapping[str, Standing], path: Path) -> Path:
     return path
 
 
-def render(standings: Mapping[str, Standing]) -> str:
-    """Return the page. Everything that a user may have named is escaped."""
+def render(standings: Mapping[str, Standing], waiting: Sequence[str] = ()) -> str:
+    """Return the page; ``waiting`` are titles of settings of which nothing is known. What users named is escaped."""
     scripts = [asset(name) for name in _SCRIPTS]
     words = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     words.filters.update(figure=figure, size=size, seconds=seconds, chance=chance, key=key, told=told, chosen=chosen)
@@ -119,6 +119,7 @@ def render(standings: Mapping[str, Standing]) -> str:
         scripts=scripts[1:],
         summary=summary(standings),
         states=STATES,
+        waiting=waiting,
         terms=next(iter(standings.values())).record.terms,
         against=AGAINST,
         better=lambda metric: "high" if metric.higher else "low",

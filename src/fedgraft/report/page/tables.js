@@ -46,7 +46,7 @@ const Tables = (() => {
       this.heads.forEach((each) => each.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", order);
       const sign = order === "ascending" ? 1 : -1;
-      const key = (row) => this.value(row, column) ?? -sign * Infinity;
+      const key = (row) => this.value(row, column) ?? sign * Infinity;
       const compared = (a, b) => (key(a) === key(b) ? 0 : sign * (key(a) - key(b)));
       this.body.append(...[...this.body.rows].sort(compared));
     }
