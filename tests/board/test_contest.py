@@ -246,6 +246,15 @@ def test_another_protocol_needs_another_directory(board: tuple[Path, Protocol, R
         contest.run(place, told.model_copy(update={"trials": 3}), ["made-up"])
 
 
+def test_work_says_how_to_help_with_a_board(board: tuple[Path, Protocol, Record]) -> None:
+    place, _, _ = board
+    told = CliRunner().invoke(app, ["work", str(place)])
+    assert isinstance(told.exception, UserError)
+    assert f"fedgraft board run --out {place}" in str(told.exception)
+    helped = CliRunner().invoke(app, ["work", str(place / "made-up" / "local" / "draws")])
+    assert "2 done" in helped.output
+
+
 @pytest.mark.slow
 def test_a_killed_process_is_gone_on_with(board: tuple[Path, Protocol, Record], tmp_path: Path) -> None:
     place, told, found = board
