@@ -7,7 +7,7 @@ one machine: the loop, the checkpoints, the results.
 import json
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,9 +35,10 @@ from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp,
 from fedgraft.engines.flower.site import Description, SiteError, describe
 from fedgraft.engines.workshop import Workshop
 from fedgraft.methods import METHODS
-from fedgraft.runs import directory, results
+from fedgraft.runs import directory, results, warmstart
 from fedgraft.runs.population import reading
 from fedgraft.runs.run import Run, conduct, plan
+from fedgraft.runs.warmstart import Beginning, Start
 
 log = logging.getLogger("fedgraft.federation")
 FILE = "charter.toml"
@@ -175,15 +176,29 @@ class Described:
         return
 
 
-def planned(charter: Charter, samples: tuple[int, ...]) -> Run:
-    """Plan the run as both halves do, and say what does not fit; ``samples`` are the training samples of each site."""
+def planned(charter: Charter, samples: tuple[int, ...], start: Callable[[Beginning], Start] | None = None) -> Run:
+    """Plan the run as both halves do, and say what does not fit; ``samples`` are the training samples of each site.
+
+    What it begins with that an earlier run left, the server alone knows: it gives ``start``.
+    """
     config = charter.local
-    run = plan(METHODS.make(config.method, **config.params), Described(charter, samples), config, None, given=True)
+    made, described = METHODS.make(config.method, **config.params), Described(charter, samples)
+    run = plan(made, described, config, None, given=True, start=start)
     run.config = charter.shared(run.config)
     return run
 
 
 # ---- the server half
+
+
+def beginning(charter: Charter, home: Path = Path()) -> Callable[[Beginning], Start] | None:
+    """Say how to find what the federation begins with, if an earlier run left it; ``home`` is the server's folder."""
+    if (earlier := charter.run.start_from) is None:
+        return None
+    begun = home / Path(charter.directory).expanduser()
+    if (begun / directory.START).exists():
+        return lambda _: warmstart.read(begun)
+    return lambda who: replace(who, at_sites=True).of(home / Path(earlier).expanduser())
 
 
 def say(sentence: str) -> None:
@@ -221,7 +236,7 @@ def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
         wanted = charter.quorum if begun else len(charter.sites)
         sites.gather(wanted, "going on with the run" if begun else "the start")
         held = [sites.holdings[each] for each in range(len(charter.sites))]
-        run = planned(charter, tuple(each.train for each in held))
+        run = planned(charter, tuple(each.train for each in held), beginning(charter))
         run.directory = place
         if not begun:
             _begin(run, place, identity, charter, held)
@@ -239,6 +254,8 @@ def _hosted(sites: Sites, identity: str, run: Run) -> FlowerEngine:
 
 def _begin(run: Run, place: Path, identity: str, charter: Charter, held: Sequence[Holdings]) -> None:
     """Write down what the run is, before its first round."""
+    if run.start is not None:
+        run.start.write(place)
     run.identity.write(place)
     disk.write(place / FILE, charter.text().encode())
     directory.write_config(place, run.config)

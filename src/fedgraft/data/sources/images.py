@@ -37,9 +37,9 @@ class ImageFolders(Source):
     def serves(cls, path: Path) -> bool:
         return path.is_dir()
 
-    def read(self, reading: Reading, task: str | None, seed: int) -> Found:
+    def read(self, reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None) -> Found:
         found = {site.name: _pictures(site, reading, seed, site.name) for site in _sites(self.path)}
-        fitted = Fitted(
+        fitted = fitted or Fitted(
             labels=_labels(name for parts in found.values() for pairs in parts.values() for name, _ in pairs)
         )
         grey, _ = one_kind([file for parts in found.values() for pairs in parts.values() for _, file in pairs])
