@@ -168,14 +168,14 @@ def register(
         raise UserError("--name is for one key; several are registered under the names of their files")
     for file in keys:
         node, earlier = register(file, name or file.stem, replace=replace)
-        typer.echo(f"site {node.site}: {node.key} may come in, as node {node.id}")
+        typer.echo(f"site {node.site}: {node.key} is registered, as node {node.id}")
         for old in earlier:
             typer.echo(f"site {old.site}: {old.key} is shut out, node {old.id}")
 
 
 @app.command()
 def nodes(folder: Folder = Path()) -> None:
-    """On the server: list the sites that may come in, with their keys and node ids."""
+    """On the server: list the sites that are registered, with their keys and node ids."""
     _require("flwr")
     from rich.console import Console
 

@@ -205,7 +205,7 @@ class Operation:
         for site in self.kit.agreed.sites:
             try:
                 node, _ = nodes.register(self.kit.keys / f"{site}.pub", site)
-                self.say(f"site {site} may come in, with the key {node.key}")
+                self.say(f"site {site} is registered, with the key {node.key}")
             except UserError as error:
                 self.say(f"site {site}: {error}")
 

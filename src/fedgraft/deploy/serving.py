@@ -6,8 +6,10 @@ one machine: the loop, the checkpoints, the results.
 
 import json
 import logging
+import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,7 @@ from fedgraft.engines.flower.site import Description, SiteError, describe
 from fedgraft.engines.workshop import Workshop
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, results, warmstart
+from fedgraft.runs.config import RunConfig
 from fedgraft.runs.population import reading
 from fedgraft.runs.run import Run, conduct, plan
 from fedgraft.runs.warmstart import Beginning, Start
@@ -67,15 +70,34 @@ def branch(charter: Charter, place: Path) -> Branch:
     _insist_on_code(charter, described)
     number = charter.sites.index(described.name)
     learned = TASKS.split(charter.located(charter.data.task))[0]
-    held = read_own(
-        described.data, reading(charter.run), learned, charter.run.drawn_by, charter.data.preparation, described.name
-    )
+    with in_charters_words():
+        held = read_own(
+            described.data, reading(charter.run), learned, charter.run.drawn_by, charter.data.preparation,
+            described.name,
+        )  # fmt: skip
     data = _data(charter, held, number)
     samples = tuple(len(data.train) if each == number else 0 for each in range(len(charter.sites)))
     run = planned(charter, samples)
     device = torch.device(described.device)
     workshop = Workshop(run.method, run.spec, {number: data}, device)
     return Branch(described.name, number, workshop, described.state, charter.fingerprint)
+
+
+@contextmanager
+def in_charters_words() -> Iterator[None]:
+    """Let sentences about data name a setting as a charter has it, and not as a flag that nobody here types."""
+    try:
+        yield
+    except UserError as error:
+        kind = SiteError if isinstance(error, SiteError) else UserError
+        raise kind(re.sub(r"--([a-z][a-z-]+)", _in_charter, str(error))) from None
+
+
+def _in_charter(flag: re.Match[str]) -> str:
+    name = flag[1].replace("-", "_")
+    if name not in RunConfig.model_fields:
+        return flag[0]
+    return f"`{name}` under [{'data' if name == 'task' else 'run'}] in {FILE}"
 
 
 def _insist_on_code(charter: Charter, site: Description) -> None:

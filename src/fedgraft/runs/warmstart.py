@@ -267,9 +267,7 @@ class Beginning:
             if goes_on else f"starts from the common model of {told}" + (f"; {why}" if why else "")
         ]  # fmt: skip
         if earlier.config.training.private:
-            notes.append(
-                f"{earlier.place} had differential privacy, and this run has none: it is not covered"
-            )
+            notes.append(f"{earlier.place} had differential privacy, and this run has none: it is not covered")
         return tuple(notes)
 
 

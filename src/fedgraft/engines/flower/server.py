@@ -110,7 +110,7 @@ class Sites:
         self.look()
         if len(self.present) < count:
             names = [name for client, name in enumerate(self.names) if client not in self.present]
-            self._say(f"{what} waits for word from {', '.join(names)}")
+            self._say(f"{what} waits until {', '.join(names)} answer{'s' if len(names) == 1 else ''}")
         while len(self.present) < count:
             if time.monotonic() > end:
                 refused = "".join(f"; {complaint}" for complaint in self._complaints.values())
@@ -132,7 +132,7 @@ class Sites:
         sent = self._post(kind, {node: contents[client] for client, node in there.items()})
         answers: dict[ClientId, Letter | Failure] = {
             client: Failure(
-                f"site {self.names[client]} {'cannot be sent to' if client in there else 'is not connected'}"
+                f"site {self.names[client]} {'could not be reached' if client in there else 'is not connected'}"
             )
             for client in contents
         }
@@ -158,7 +158,7 @@ class Sites:
         self._online = set(self._registered)
         for client, node in list(self._nodes.items()):
             if node not in self._online:
-                self._say(f"site {self.names[client]} is gone")
+                self._say(f"site {self.names[client]} is no longer connected")
                 del self._nodes[client]
         self._greeting = {letter: each for letter, each in self._greeting.items() if each.expires > now}
         settled = {*self._nodes.values(), *self._claims, *(each.node for each in self._greeting.values())}
