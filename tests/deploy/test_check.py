@@ -6,12 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("pandas")
+pytest.importorskip("flwr", reason="the extra fedgraft[flower] is not installed")
+
 from fedgraft.base.errors import UserError
+from fedgraft.data.federation import federate
 from fedgraft.data.sources.fitted import Fitted, Input
+from fedgraft.deploy import certificates
 from fedgraft.deploy.charter import charter
 from fedgraft.deploy.check import Check
+from fedgraft.deploy.processes import free_port
+from fedgraft.deploy.voice import telling
+from fedgraft.engines.flower.reach import NotYetError
 
-pytest.importorskip("pandas")
 Write = Any
 PREPARED = Fitted(
     target="ill",
@@ -138,9 +145,24 @@ def test_without_a_charter(tmp_path: Path) -> None:
         Check(tmp_path / "a.toml").at_home(lambda _: None)
 
 
-def test_images_beside_tables_are_named_where_the_tables_are_read(tmp_path: Path) -> None:
-    from fedgraft.data.federation import federate
+def test_a_server_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    certificates.make(tmp_path, server=["127.0.0.1"], sites=["a"])
+    home = tmp_path / "sites" / "a"
+    (home / "a.toml").write_text('name = "a"\ndata = "a.csv"\nstate = "state"\n')
+    with pytest.raises(NotYetError) as error:
+        Check(home / "a.toml", f"127.0.0.1:{free_port()}").on_the_way(lambda _: None)
+    assert str(error.value).count("cannot be reached: Connection refused") == 1
+    assert ";" not in str(error.value)
 
+
+def test_every_line_has_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with telling(tmp_path / "site.log") as say:
+        say("data: 30 samples\nmind: they are few")
+    first, second = capsys.readouterr().err.splitlines()
+    assert (first[:10], second[8:]) == (second[:10], "  mind: they are few")
+
+
+def test_images_beside_tables_are_named_where_the_tables_are_read(tmp_path: Path) -> None:
     for site in "ab":
         table(tmp_path)
         (tmp_path / "a.csv").rename(tmp_path / f"site-{site}.csv")

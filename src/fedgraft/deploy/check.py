@@ -111,7 +111,8 @@ class Check:
                 f"the clock is {told}; a node that is more than {AHEAD} s ahead or {BEHIND} s behind is refused: "
                 "set the clock, best by NTP"
             )
-        return f"server: {host}:{port} answers, with a certificate of our authority; the clock is {told}"
+        agree = "the clocks agree" if abs(ahead) < 2 * DOUBT else f"the clock is {told}"
+        return f"server: {host}:{port} answers, with a certificate of our authority; {agree}"
 
     def registered(self) -> str:
         """Ask the server whether it knows the key."""
