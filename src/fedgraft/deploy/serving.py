@@ -342,7 +342,8 @@ class Lines:
         crosses = leaving(run.method, run.method.setup(run.spec))
         for sentence in (*run.notes, *after, *run.method.caveats(), crosses):
             say(sentence)
-        say(f"{run.method.name}, {run.config.rounds} rounds, {run.spec.clients} sites, in {run.directory}")
+        many = f"{_count(run.config.rounds, 'round')}, {_count(run.spec.clients, 'site')}"
+        say(f"{run.method.name}, {many}, in {run.directory}")
 
     def round(self, run: Run, this: Round) -> None:
         for refusal in this.refused:
@@ -355,5 +356,9 @@ class Lines:
         say(f"round {this.number + 1}/{run.config.rounds}: loss {this.loss:.3f}{figures}, {this.seconds:.1f} s")
 
     def end(self, run: Run) -> None:
-        stray = f"; {self.sites.strays} replies came too late or from nobody known" if self.sites.strays else ""
-        say(f"done: {run.result['refused']} refusals{stray}; the result is in {run.directory}")
+        late = f"; late, or from nobody known: {_count(self.sites.strays, 'answer')}" if self.sites.strays else ""
+        say(f"done: {_count(run.result['refused'], 'refusal')}{late}; the result is in {run.directory}")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
