@@ -25,6 +25,7 @@ from fedgraft.core.rounds import Round
 from fedgraft.core.samples import ClientData
 from fedgraft.core.settings import TASKS
 from fedgraft.core.task import Task
+from fedgraft.data.datasets.formats import Array
 from fedgraft.data.federation import OWN, Site, prepare, site_data
 from fedgraft.data.sources import read_own
 from fedgraft.data.sources.fitted import Fitted
@@ -180,8 +181,13 @@ class Described:
     def example(self) -> torch.Tensor:
         """Two prepared samples of noise: enough to see what a network is fed, the same everywhere."""
         shape, noise = (2, *self.charter.data.shape), np.random.default_rng(0)
-        pixels = self.charter.data.kind == "pixels"
-        x = noise.integers(0, 256, shape, np.uint8) if pixels else noise.standard_normal(shape, np.float32)
+        match self.charter.data.kind:
+            case "pixels":
+                x: Array = noise.integers(0, 256, shape, np.uint8)
+            case "features":
+                x = noise.standard_normal(shape, np.float32)
+            case "tokens":
+                x = np.zeros(shape, np.int64)
         y = np.zeros(2, np.int64)
         made = prepare(self.charter.data.mean, self.charter.data.std)
         return site_data(Site(x, y, x, y), 0, preparation=made, resize=self.charter.run.resize).train.batch(slice(2))[0]
