@@ -31,6 +31,7 @@ def test_a_table_is_split_by_its_column_and_keeps_the_order_of_its_features(tmp_
     ("text", "complaint"),
     [
         ("", "no first line that names its columns"),
+        (",a,label\n0,1,0\n", r"the first column of .* has no name: are these the numbers of rows that pandas writes"),
         ("x,y\n0,1\n", "say with --target which column of a.csv is to be learned: x, y"),
         ("label,x\n0,1\n", "has 1 rows, too few to split: a site needs 20, or a column `set`"),
         (TABLE + "train,1,0\n", "the column dose of .* has missing cells"),
