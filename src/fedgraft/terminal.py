@@ -19,6 +19,7 @@ from fedgraft.base.characters import console
 from fedgraft.core.evaluation import POINTS
 from fedgraft.core.rounds import Round
 from fedgraft.report.comparison import about_clients
+from fedgraft.runs import learning
 from fedgraft.runs.agenda import Agenda
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.resultfile import Chosen, Result
@@ -192,6 +193,7 @@ def _remarks(facts: Result, row: Row) -> Iterator[str]:
     yield from about_clients(row)
     for guarantee in row.privacy:
         yield f"differential privacy: {guarantee.sentence}"
+    yield from learning.doubts({row.method: [facts]})
     if row.refused:
         yield f"{row.refused} replies refused" + (", and none taken in any round" if row.unheard else "")
 

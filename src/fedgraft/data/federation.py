@@ -185,13 +185,14 @@ def federate(
         if task is None and brings_sites(str(dataset)):
             entry = DATASETS[str(dataset).lower()]
             task = f"{entry.task}:{entry.outputs}"
-        found = source_of(dataset, reading, data_dir).read(reading, task, seed)
+        at_sites = source_of(dataset, reading, data_dir)
+        found = at_sites.read(reading, task, seed)
         _insist_on_sites(dataset, len(found.sites), clients, partition)
         made = own_data(
             found.sites, name=Path(dataset).stem, seed=seed, task=found.task or task,
             validation=validation, normalise=normalise, augment=augment, resize=resize,
         )  # fmt: skip
-        notes = (*_cautions(str(dataset)), *found.notes, *made.notes)
+        notes = (*_cautions(str(dataset)), *at_sites.notes, *found.notes, *made.notes)
         return replace(made, reading=reading, fitted=found.fitted, notes=notes)
     reading.insist(frozenset(), f"{_called(dataset)}, which is no folder or table of sites")
     source = dataset if isinstance(dataset, Dataset) else _loaded(dataset, data_dir, task)

@@ -47,6 +47,7 @@ def inspect(source: Source, reading: Reading, task: str | None = None, seed: int
     say("reading")
     held = source.frames(reading)
     columns, warnings = ([], []) if held is None else tables.look(held, reading, say)
+    warnings = [*source.notes, *warnings]
     say("preparing samples")
     try:
         found = source.read(reading, task, seed)

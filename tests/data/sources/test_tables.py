@@ -229,7 +229,10 @@ def test_two_kinds_of_data_in_a_folder(hospitals: Path) -> None:
     )
     with pytest.raises(UserError, match="holds arrays and tables: keep one kind"):
         find(hospitals, Reading())
-    assert find(hospitals, Reading(target="ill")).name == "tables"
+    chosen = find(hospitals, Reading(target="ill"))
+    assert chosen.name == "tables"
+    assert chosen.notes[0].endswith("also holds arrays, which are not read: the tables are taken")
+    assert chosen.notes[0] in fg.federate(hospitals, target="ill").notes
 
 
 def test_sites_of_one_table(tmp_path: Path) -> None:

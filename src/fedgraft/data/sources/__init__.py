@@ -28,7 +28,8 @@ def find(path: Path, reading: "Reading") -> "Source":
     if len(fitting) > 1 and len(knowing) != 1:
         names = " and ".join(kind.name for kind in fitting)
         raise UserError(f"{path} holds {names}: keep one kind of data in a folder, or name the tables' --target")
-    chosen: Source = (knowing or fitting)[0](path)
+    kind = (knowing or fitting)[0]
+    chosen: Source = kind(path, tuple(other.name for other in fitting if other is not kind))
     reading.insist(chosen.takes, f"{path}, which holds {chosen.name}")
     return chosen
 
@@ -51,6 +52,8 @@ def read_own(
         if not kinds:
             path.stat()
             raise UserError(f"{path} is no .npz file, table, text or folder of images")
+        if fitted is not None and fitted.inputs and kinds[0].name in ("images", "texts"):
+            raise UserError(f"{path} holds {kinds[0].name}, and the federation's sites have tables")
         held = kinds[0].own(path, reading, task, seed, fitted, site or path.stem)
         given = {name: getattr(held, name) for name in ARRAYS if getattr(held, name) is not None}
         return Site(**sound(given, path, task), name=None)

@@ -59,6 +59,8 @@ class Source(ABC):
     """Data that lie at sites, all of them at ``path``."""
 
     path: Path
+    beside: tuple[str, ...] = ()
+    """Forms of data that lie at the path too, and are not read."""
     name: ClassVar[str]
     about: ClassVar[str]
     takes: ClassVar[frozenset[str]] = frozenset()
@@ -72,6 +74,13 @@ class Source(ABC):
     @abstractmethod
     def read(self, reading: Reading, task: str | None, seed: int) -> Found:
         """Read all sites, or say in one sentence what is wrong."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What there is to know before anything is read."""
+        if not self.beside:
+            return ()
+        return (f"{self.path} also holds {' and '.join(self.beside)}, which are not read: the {self.name} are taken",)
 
     @classmethod
     def serves(cls, path: Path) -> bool:
