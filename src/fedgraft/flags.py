@@ -23,7 +23,7 @@ PANELS = {
     "dataset data_dir clients partition validation normalise augment resize target site_column split test_share window "
     "ignore categories task": "Data",
     "model head kernels": "Model",
-    "rounds seed data_seed participation hold_out evaluate_every global_test checkpoint_every": "Rounds",
+    "rounds seed data_seed participation hold_out start_from evaluate_every global_test checkpoint_every": "Rounds",
     "epsilon delta noise sample_clip": "Privacy",
     "stages": "Messages and server",
     "engine workers retries failed_client deadline device": "Machine",
@@ -128,6 +128,14 @@ Parallel = Annotated[
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Compute runs also where they were computed before (docs/clusters.md).")
 ]
+Slurm = Annotated[
+    str | None,
+    typer.Option(
+        "--slurm", help="Hand the runs in as an array of Slurm jobs, such as partition=gpu,time=4:00:00,cpus=8.",
+        metavar="OPTIONS",
+    ),
+]  # fmt: skip
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --slurm: print what would be handed in, write nothing.")]
 
 
 class MethodCommand(TyperCommand):

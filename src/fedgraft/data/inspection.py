@@ -12,6 +12,7 @@ from fedgraft.data import columns as tables
 from fedgraft.data.columns import Say, listed
 from fedgraft.data.datasets.dataset import task_of
 from fedgraft.data.datasets.formats import Array, Arrays
+from fedgraft.data.sources import beside
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.source import Reading, Source
 
@@ -47,7 +48,6 @@ def inspect(source: Source, reading: Reading, task: str | None = None, seed: int
     say("reading")
     held = source.frames(reading)
     columns, warnings = ([], []) if held is None else tables.look(held, reading, say)
-    warnings = [*source.notes, *warnings]
     say("preparing samples")
     try:
         found = source.read(reading, task, seed)
@@ -60,7 +60,7 @@ def inspect(source: Source, reading: Reading, task: str | None = None, seed: int
     first = next(iter(arrays.values()))["x_train"]
     sample = f"{first.dtype} {'x'.join(map(str, first.shape[1:]))}"
     sites = [_site(name, each, learned, found.fitted) for name, each in arrays.items()]
-    warnings += [*found.notes, *_doubts(arrays, learned, scaled=held is not None)]
+    warnings += [*beside(source.path, source), *found.notes, *_doubts(arrays, learned, scaled=held is not None)]
     return Inspection(source.name, learned.name, sample, sites, columns, warnings)
 
 

@@ -59,8 +59,6 @@ class Source(ABC):
     """Data that lie at sites, all of them at ``path``."""
 
     path: Path
-    beside: tuple[str, ...] = ()
-    """Forms of data that lie at the path too, and are not read."""
     name: ClassVar[str]
     about: ClassVar[str]
     takes: ClassVar[frozenset[str]] = frozenset()
@@ -72,15 +70,8 @@ class Source(ABC):
         """Whether this is what lies at a path."""
 
     @abstractmethod
-    def read(self, reading: Reading, task: str | None, seed: int) -> Found:
-        """Read all sites, or say in one sentence what is wrong."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What there is to know before anything is read."""
-        if not self.beside:
-            return ()
-        return (f"{self.path} also holds {' and '.join(self.beside)}, which are not read: the {self.name} are taken",)
+    def read(self, reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None) -> Found:
+        """Read all sites, prepared as an earlier federation's were if that is given, or say what is wrong."""
 
     @classmethod
     def serves(cls, path: Path) -> bool:
