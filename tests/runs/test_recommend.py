@@ -78,7 +78,7 @@ def test_sites_that_contradict_each_other_should_not() -> None:
     done = recommend(contradictory(), **FEW)
     assert not done.pays
     assert done.take == "local"
-    assert done.headline.startswith("Joining does not pay")
+    assert done.headline.startswith(("Joining does not pay", "It is not clear that joining pays"))
     assert done.told("pays") == []
 
 

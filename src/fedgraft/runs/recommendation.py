@@ -149,7 +149,7 @@ class Recommendation:
 
     @property
     def take(self) -> str:
-        """The method to take; ``local`` if joining does not pay."""
+        """The method to take; ``local`` if it is not clear that joining pays."""
         return self.best if self.pays else ALONE
 
     @property
@@ -162,7 +162,8 @@ class Recommendation:
             return f"Joining pays for {listed(self.told('pays'))}, not for everybody: take {self.best} there."
         if found is not None and found.more_than_noise:
             return f"Joining does not pay: sites lose with {self.best}, the best of the race. Stay with local."
-        return f"Joining does not pay: what {self.best} gains over training alone is not more than noise."
+        noise = "differs from training alone by no more than noise"
+        return f"It is not clear that joining pays: {self.best}, the best of the race, {noise}."
 
     @property
     def lines(self) -> list[str]:
