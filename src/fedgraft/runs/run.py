@@ -23,6 +23,8 @@ from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.rounds import Participation, Round, rounds
+from fedgraft.core.secure import Secure
+from fedgraft.core.stages import pipeline
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.states import First, Shelf, States
@@ -399,6 +401,8 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         spec.task.insist_on(architecture.outputs)
     if config.training.private:
         spec = replace(spec, budget=privacy.planned(method, spec, _participation(config)))
+    if config.training.client_private:
+        spec = replace(spec, client_privacy=privacy.planned_for_clients(method, spec, _participation(config)))
     if isinstance(federation, Federation):
         unseen.insist(method, federation, spec)
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
@@ -454,7 +458,10 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
 
 
 def _participation(config: RunConfig) -> Participation:
-    return Participation(*participation_range(config.participation))
+    """Who takes part in a round; where whole clients are protected by a trusted server, by chance for each of them."""
+    training = config.training
+    trusted = training.client_private and not isinstance(pipeline(training.stages).gathering, Secure)
+    return Participation(*participation_range(config.participation), poisson=trusted)
 
 
 def _now(run: Run, server: Server, engine: Engine, history: History) -> Checkpoint:
