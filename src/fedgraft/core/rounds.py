@@ -18,7 +18,7 @@ from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import KINDS, POINTS, Point, Score, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message, objection
-from fedgraft.core.method import Method, Server, Spec, weight
+from fedgraft.core.method import Inbox, Method, Server, Spec, weight
 from fedgraft.core.release import leaves, release
 from fedgraft.core.stages import StageError
 
@@ -209,8 +209,10 @@ def _serve(
     this.accepted += len(replies)
     this.heard |= replies.keys()
     engine.commit(replies.keys())
-    lacking = len(replies) < min(engine.quorum, len(wave))  # then the round is undone, and nothing may be released
-    inbox = replies if server.spec.client_privacy is None or lacking else release(method, server, seen, replies)
+    inbox: Inbox = replies
+    if server.spec.client_privacy is not None:
+        undone = len(replies) < min(engine.quorum, len(wave))  # below the quorum nothing is released, nor spent
+        inbox = {} if undone else release(method, server, seen, replies)
     if inbox:
         method.merge(server, inbox)
     this.server_seconds += time.perf_counter() - started

@@ -24,8 +24,10 @@ def settings(**training: Any) -> dict[str, Any]:
     return {"rounds": 2, "model": "mlp:5", "training": {**TRAINING, "client_noise": 2.0, **training}}
 
 
-def served(folder: Path, name: str = "fedavg", **training: Any) -> tuple[Any, list[Message], Federated]:
-    made = Federated(folder, blobs(), {"method": name, **settings(**training)})
+def served(
+    folder: Path, name: str = "fedavg", participation: str = "1", **training: Any
+) -> tuple[Any, list[Message], Federated]:
+    made = Federated(folder, blobs(), {"method": name, "participation": participation, **settings(**training)})
     answers: list[Message] = []
 
     def listen(message: Message, app: Handler, context: Context) -> list[Message]:
@@ -51,7 +53,7 @@ def test_both_engines_end_alike_where_the_noise_is_next_to_nothing(stages: list[
 
 
 def test_a_trusted_server_draws_from_its_own_secret_and_enters_what_it_releases(tmp_path: Path) -> None:
-    done, answers, made = served(tmp_path, client_quantile=0.5)
+    done, answers, made = served(tmp_path, participation="0.6", client_quantile=0.5)  # whom it asks is a secret too
     told = [records.message(each.content) for each in answers if "message" in each.content]
     assert {float(each[WITHIN]) for each in told} <= {0.0, 1.0}
     assert float(done.server[CLIP]) != 1.0

@@ -75,7 +75,7 @@ class Branch:
         # what is added up is another sum at each attempt of a wave: the same noise in two of them would cancel out
         attempt = Hidden(memory, tag).attempt if shared else ""
         asked = digest(f"{tag.round}/{tag.wave}{attempt}", job.message, job.state)
-        steps = 1 if budget is None else max(shared, budget.steps[self.client])
+        steps = 1 if budget is None else max(int(shared or bool(budget.sums)), budget.steps[self.client])
         held = budget or privacy
         assert held is not None
         return replace(job, secret=memory.spend(asked, steps, steps * held.rounds[self.client]))
