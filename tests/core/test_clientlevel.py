@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import blobs, fleet, small_network, specification
+from conftest import Wire, blobs, fleet, small_network, specification
 from scipy import stats
 from torch import Tensor, nn
 
@@ -236,3 +236,19 @@ def test_what_cannot_be_counted_is_refused() -> None:
     mixed = fleet(fed)
     with pytest.raises(UserError, match="all clients need the same architecture"):
         planned_for_clients(fedavg, replace(mixed, settings=mixed.settings.but(**CLIENTS)), Participation())
+
+
+def test_fewer_clients_than_bring_the_noise_give_no_sum() -> None:
+    """Three of four have to answer: with three there is a sum, with all of the noise; with two there is none."""
+    method, fed = METHODS.make("fedavg"), blobs()
+    spec = replace(private(method, fed, stages=("bound", "secure")), rounds=1)
+    for lost, refused in (((0,), 1), ((0, 1), 4)):
+        engine = Wire(method, spec, fed.clients)
+        engine.forge = lambda _, outcomes, lost=lost: {c: o for c, o in outcomes.items() if c not in lost}
+        server = method.setup(spec)
+        first = server["weights/0"].clone()
+        with single_thread():
+            (this,) = rounds(method, server, engine, Participation(), evaluate_every=9)
+        assert len(this.refused) == refused
+        assert torch.equal(server["weights/0"], first) == (len(lost) == 2)
+    assert any("it takes 3 to bring the noise" in each.reason for each in this.refused)
