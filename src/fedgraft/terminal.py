@@ -86,7 +86,7 @@ class Display:
             self._progress.update(self._bar, total=self.total_runs * run.config.rounds, description=self._label)
 
     def round(self, run: Run, this: Round) -> None:
-        figures = "loss not told" if math.isnan(this.loss) and run.spec.budget else f"loss {this.loss:.3f}"
+        figures = "loss not told" if math.isnan(this.loss) and run.spec.private else f"loss {this.loss:.3f}"
         metric = run.metrics[0]
         figures += f" {metric.title}" if this.test else ""
         for point, summary in this.test.items():
