@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 from website.pages import FENCE, ITEM, PROJECT, ROOT
 
-PROGRAMS = re.compile(r"(?:fedgraft|pip|make|cd|ls|sbatch|scp|flwr|python3? -m|\.venv/bin/\S+|\. \S+/activate)\b")
+PROGRAMS = re.compile(
+    r"(?:fedgraft|pip|make|cd|ls|sbatch|srun|torchrun|scp|flwr|python3? -m|\.venv/bin/\S+|\. \S+/activate)\b"
+)
 SHELLS = ("console", "bash", "sh", "shell")
 MARK = re.compile(r"<!-- not run(?:, lines with (.+?))?: (.+?) -->")
 

@@ -128,6 +128,14 @@ Parallel = Annotated[
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Compute runs also where they were computed before (docs/clusters.md).")
 ]
+Slurm = Annotated[
+    str | None,
+    typer.Option(
+        "--slurm", help="Hand the runs in as an array of Slurm jobs, such as partition=gpu,time=4:00:00,cpus=8.",
+        metavar="OPTIONS",
+    ),
+]  # fmt: skip
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --slurm: print what would be handed in, write nothing.")]
 
 
 class MethodCommand(TyperCommand):
@@ -173,9 +181,9 @@ def default_directory(*parts: str) -> Path:
     return free(runs_folder() / "-".join(re.sub(r"[^\w.+=-]+", "-", part) for part in parts))
 
 
-def free(path: Path) -> Path:
-    """Return a path, with a number behind its name where that is taken."""
+def free(path: Path, ending: str = "") -> Path:
+    """Return a path, with a number behind its name, before its ``ending``, where that is taken."""
     candidate, number = path, 2
     while candidate.exists():
-        candidate, number = path.with_name(f"{path.stem}-{number}{path.suffix}"), number + 1
+        candidate, number = path.with_name(f"{path.name.removesuffix(ending)}-{number}{ending}"), number + 1
     return candidate
