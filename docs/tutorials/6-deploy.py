@@ -56,7 +56,8 @@ for number, site in enumerate("abc"):
 import subprocess
 
 commands = [["fedgraft", "deploy", "site", f"site-{site}/{site}.toml"] for site in "abc"]
-sites = [subprocess.Popen(each, stderr=subprocess.DEVNULL) for each in commands]
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+sites = [subprocess.Popen(each, **quiet) for each in commands]
 
 # %%
 # !fedgraft deploy server federation
