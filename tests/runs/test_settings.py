@@ -42,6 +42,7 @@ ANOTHER: dict[str, Any] = {
     "data_seed": 1,
     "participation": "0.4",
     "hold_out": 0.4,
+    "start_from": "usual",
     "evaluate_every": 2,
     "evaluate_clients": 2,
     "storage": "disk",

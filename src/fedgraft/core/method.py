@@ -88,6 +88,10 @@ class Method:
     replies are merged too (``rounds``), so that the server learns what concerns it alone."""
     refuses_newcomers: ClassVar[str] = ""
     """Why no such client can be served, if so, in half a sentence."""
+    refuses_start: ClassVar[str] = ""
+    """Why its clients cannot begin with a model that another method left, if so, in half a sentence."""
+    nothing_common: ClassVar[str] = ""
+    """Why no model of it can be everybody's beginning in another run, if so, in half a sentence."""
     aside: ClassVar[tuple[str, ...]] = ()
     """Names of trainings (``client.train(name=...)``) whose result never reaches a reply, in this or a later round."""
     shows: ClassVar[Mapping[str, str]] = {}

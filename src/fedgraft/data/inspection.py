@@ -10,6 +10,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.core.task import Task
 from fedgraft.data.datasets.dataset import task_of
 from fedgraft.data.datasets.formats import Array, Arrays
+from fedgraft.data.sources import beside
 from fedgraft.data.sources import frames as tables
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.frames import SET
@@ -56,7 +57,7 @@ def inspect(source: Source, reading: Reading, task: str | None = None, seed: int
     first = next(iter(arrays.values()))["x_train"]
     sample = f"{first.dtype} {'x'.join(map(str, first.shape[1:]))}"
     sites = [_site(name, each, learned, found.fitted) for name, each in arrays.items()]
-    warnings += [*found.notes, *_doubts(arrays, learned, scaled=held is not None)]
+    warnings += [*beside(source.path, source), *found.notes, *_doubts(arrays, learned, scaled=held is not None)]
     return Inspection(source.name, learned.name, sample, sites, columns, warnings)
 
 

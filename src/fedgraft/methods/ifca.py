@@ -44,6 +44,8 @@ class IFCA(FedAvg):
     idea = "a model for each of k clusters; every client takes the one with the least loss on its data"
     sends = "down: the models of all k clusters; up: the trained model and whose it is"
     averages = "the models within each cluster"
+    refuses_start = "the models of its clusters have to begin apart"
+    nothing_common = "it has a model for each cluster"
     shows = {"clusters": "which cluster's model a client took last: a row is a client, a column a cluster"}
 
     k: int = hyper(3, "clusters", low=1, high=1000, search=(2, 8))

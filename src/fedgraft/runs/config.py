@@ -89,6 +89,11 @@ class RunConfig(Settings):
         lt=1,
         description="share of the clients that never take part in training, and join when it is over (docs/joining.md)",
     )
+    start_from: str | None = Field(
+        None,
+        min_length=1,
+        description="directory of an earlier run whose models this one begins with (docs/warm-start.md)",
+    )
     evaluate_every: int = Field(1, ge=1, description="evaluate after every so many rounds, and after the last")
     evaluate_clients: int | None = Field(
         None, ge=1, description="test the models of so many clients, drawn by the seed (default: of all)"

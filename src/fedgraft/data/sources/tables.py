@@ -40,8 +40,8 @@ class TableFolder(Source):
             raise UserError(f"{self.path} holds two tables of the site {twice[0]!r}: keep one")
         return {file.stem: read_frame(file) for file in files}
 
-    def read(self, reading: Reading, task: str | None, seed: int) -> Found:
-        return prepared(self.frames(reading), reading, task, seed)
+    def read(self, reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None) -> Found:
+        return prepared(self.frames(reading), reading, task, seed, fitted)
 
     @classmethod
     def own(cls, path: Path, reading: Reading, task: str | None, seed: int, fitted: Fitted | None, site: str) -> Site:
@@ -89,8 +89,13 @@ def by_site(table: Any, site_column: str | None, where: str) -> dict[str, Any]:
     return {str(name): rest[names == name].reset_index(drop=True) for name in distinct}
 
 
-def prepared(tables: Mapping[str, Any], reading: Reading, task: str | None, seed: int) -> Found:
-    """Prepare the tables of all sites, of which each has told no more than its announcement."""
+def prepared(
+    tables: Mapping[str, Any], reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None
+) -> Found:
+    """Prepare the tables of all sites, of which each has told no more than its announcement.
+
+    With a preparation that was ``fitted`` earlier nothing is fitted: columns that it does not know are left out.
+    """
     everything = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
     insist_on(everything, (*reading.ignore, *reading.categories), "the tables")
     parts, told = {}, {}
@@ -101,11 +106,32 @@ def prepared(tables: Mapping[str, Any], reading: Reading, task: str | None, seed
             table, parts[site] == "train", target, features(table.columns, target, reading), reading.categories, site
         )
     _insist_on_common(told)
-    fitted, learned, notes = Fitted.of(told, task, reading.window)
+    if fitted is None:
+        fitted, learned, notes = Fitted.of(told, task, reading.window)
+    else:
+        learned, notes = _as_before(tables, told, fitted, task, reading)
     if fitted.labels:
         notes += [f"every row of {site} is {each.labels[0]!r}" for site, each in told.items() if len(each.labels) == 1]
     found = [_site(table, parts[site], fitted, reading, site) for site, table in tables.items()]
     return Found(found, fitted, learned, tuple(notes))
+
+
+def _as_before(
+    tables: Mapping[str, Any], told: Mapping[str, Announcement], fitted: Fitted, task: str | None, reading: Reading
+) -> tuple[str, list[str]]:
+    """Hold tables against an earlier preparation; return the task, and sentences worth reading."""
+    target = next(iter(told.values())).target
+    if target != fitted.target or reading.window != fitted.window:
+        raise UserError(
+            f"the run that this one starts from learned {fitted.target} with window {fitted.window}, not {target} with "
+            f"window {reading.window}"
+        )
+    for site, table in tables.items():
+        insist_on_columns(table, fitted, site)
+    known = {each.name for each in fitted.inputs}
+    strange = dict.fromkeys(name for each in told.values() for name in each.columns if name not in known)
+    notes = [f"the run that this one starts from did not know the column {name}: it is left out" for name in strange]
+    return task or (f"classification:{len(fitted.labels)}" if fitted.labels else "regression"), notes
 
 
 def _insist_on_common(told: Mapping[str, Announcement]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp as ClientApp
+from torch import Tensor
 
 from fedgraft.base.version import __version__
 from fedgraft.core import exchange, streams
@@ -21,7 +22,7 @@ from fedgraft.core.stages import StageError
 from fedgraft.data.digest import Fingerprint, fingerprint
 from fedgraft.engines.flower.hiding import Hidden
 from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report, tag
-from fedgraft.engines.flower.site import Memory, SiteError, digest
+from fedgraft.engines.flower.site import BEGINNING, Memory, SiteError, digest
 from fedgraft.engines.states import first_states
 from fedgraft.engines.workshop import Job, Purpose, Workshop, single_thread
 
@@ -56,10 +57,20 @@ class Branch:
 
     def job(self, order: Order, memory: Memory, purpose: Purpose) -> Job:
         """Join what the server sent with the state that it knows of."""
-        state = memory.recall(order.version)
+        state = memory.recall(order.version, order.origin)
         if state is None:
             state = first_states(self.workshop.method, self.workshop.spec, [self.client])[self.client]
         return Job(purpose, self.client, order.tag.round, order.message, state)
+
+    def begun(self, first: Tensor | None) -> "Branch":
+        """Return a client that begins with these weights, if there are any, and not with those of the seed."""
+        if first is None:
+            return self
+        spec = self.workshop.spec
+        if first.shape != (spec.layout(self.client).size,):
+            raise SiteError(f"site {self.site} is to begin with weights of another network than its own")
+        begun = (first,) * len(spec.architectures)
+        return replace(self, workshop=replace(self.workshop, spec=replace(spec, begun=begun)))
 
     def private(self, job: Job, order: Order, memory: Memory) -> Job:
         """Let a job draw its noise from the site's secret, if it trains privately and the budget has room for it.
@@ -136,12 +147,14 @@ def _hello(branch: Branch, message: Message) -> Message:
 def _train(branch: Branch, message: Message) -> Message:
     """Train, keep the new state, then reply: after a crash in between, the server asks for the state before."""
     order = Order.unpack(message.content)
+    branch = branch.begun(order.first)
     memory = branch.memory(order.tag)
     with memory.alone():
         done = branch.workshop.perform(branch.private(branch.job(order, memory, "train"), order, memory))
         assert done.outcome is not None
         assert done.state is not None
-        memory.keep((order.tag.round + 1, order.tag.wave), order.version, done.state)
+        basis = BEGINNING if order.origin else order.version
+        memory.keep((order.tag.round + 1, order.tag.wave), basis, done.state)
         outcome = _hidden(branch, memory, order.tag, done.outcome, message.content)
     sent = outcome.reply
     entries = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in sent.items()) or "nothing"
@@ -185,6 +198,7 @@ def _of_a_wave(branch: Branch, message: Message, work: Callable[[Hidden], Record
 
 def _evaluate(branch: Branch, message: Message) -> Message:
     order = Order.unpack(message.content)
+    branch = branch.begun(order.first)
     memory = branch.memory(order.tag)
     job = branch.job(order, memory, "evaluate")
     done = branch.workshop.perform(job)

@@ -31,6 +31,7 @@ from fedgraft.engines.flower import records
 from fedgraft.engines.flower.hiding import RECORD
 from fedgraft.engines.flower.records import Hello, Holdings, Order, RecordError, Tag
 from fedgraft.engines.flower.secure import SecureWave
+from fedgraft.engines.flower.site import BEGINNING, Version
 
 Say = Callable[[str], None]
 
@@ -109,7 +110,7 @@ class Sites:
         self.look()
         if len(self.present) < count:
             names = [name for client, name in enumerate(self.names) if client not in self.present]
-            self._say(f"{what} waits for word from {', '.join(names)}")
+            self._say(f"{what} waits until {', '.join(names)} answer{'s' if len(names) == 1 else ''}")
         while len(self.present) < count:
             if time.monotonic() > end:
                 refused = "".join(f"; {complaint}" for complaint in self._complaints.values())
@@ -131,7 +132,7 @@ class Sites:
         sent = self._post(kind, {node: contents[client] for client, node in there.items()})
         answers: dict[ClientId, Letter | Failure] = {
             client: Failure(
-                f"site {self.names[client]} {'cannot be sent to' if client in there else 'is not connected'}"
+                f"site {self.names[client]} {'could not be reached' if client in there else 'is not connected'}"
             )
             for client in contents
         }
@@ -157,7 +158,7 @@ class Sites:
         self._online = set(self._registered)
         for client, node in list(self._nodes.items()):
             if node not in self._online:
-                self._say(f"site {self.names[client]} is gone")
+                self._say(f"site {self.names[client]} is no longer connected")
                 del self._nodes[client]
         self._greeting = {letter: each for letter, each in self._greeting.items() if each.expires > now}
         settled = {*self._nodes.values(), *self._claims, *(each.node for each in self._greeting.values())}
@@ -276,7 +277,8 @@ class FlowerEngine:
             asked = []
         self.sets = frozenset(asked)
         self.quorum = sites.rules.quorum
-        self._versions: dict[ClientId, tuple[int, int]] = dict.fromkeys(range(len(sites.names)), (0, 0))
+        self._versions: dict[ClientId, Version] = dict.fromkeys(range(len(sites.names)), BEGINNING)
+        self._origins: dict[ClientId, str] = {}
         self._patience = (-1, 0.0)
         self._say = say
         self._turn = (-1, 0)
@@ -337,14 +339,24 @@ class FlowerEngine:
         number, wave = self._turn
         for client in accepted:
             self._versions[client] = (number + 1, wave)
+            self._origins.pop(client, None)
 
     def snapshot(self) -> dict[ClientId, State]:
-        return {client: {"version": torch.tensor(version)} for client, version in self._versions.items()}
+        """Return the version of each client's state, and of which earlier run it is, if it is not of this one."""
+        found: dict[ClientId, State] = {}
+        for client, version in self._versions.items():
+            found[client] = {"version": torch.tensor(version)}
+            if origin := self._origins.get(client):
+                found[client]["origin"] = torch.frombuffer(bytearray.fromhex(origin), dtype=torch.uint8)
+        return found
 
     def restore(self, clients: Mapping[ClientId, State]) -> None:
         for client, state in clients.items():
             number, wave = state["version"].tolist()
             self._versions[client] = (number, wave)
+            self._origins.pop(client, None)
+            if "origin" in state:
+                self._origins[client] = bytes(state["origin"].tolist()).hex()
 
     def wait(self, count: int, round: int, reason: str) -> None:
         """Wait for sites to come back, as long as the rules have patience with a round."""
@@ -402,7 +414,10 @@ class FlowerEngine:
         """Send messages, with what there may be ``beside`` them."""
         contents = {}
         for client, message in messages.items():
-            contents[client] = Order(self._tag(client, turn), self._versions[client], message).pack()
+            version, spec = self._versions[client], self.server.spec
+            first = spec.initial(client) if spec.begun and version == BEGINNING else None
+            origin = self._origins.get(client, "")
+            contents[client] = Order(self._tag(client, turn), version, message, origin, first).pack()
             if client in beside:
                 contents[client][RECORD] = beside[client]
         return self._answers(kind, turn, contents)

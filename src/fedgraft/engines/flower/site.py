@@ -123,16 +123,19 @@ class Memory:
         elif other := difference([before], [found], [f"site {self.site}"]):
             raise SiteError(f"{other}, since the run began; put the data back, or begin a new run with the new ones")
 
-    def recall(self, version: Version) -> State | None:
-        """Return the state that the server knows of; nothing, if it is how the client began."""
-        if version == BEGINNING:
-            return None
+    def recall(self, version: Version, origin: str = "") -> State | None:
+        """Return the state that the server knows of, perhaps of an earlier run; nothing, if it is how all began."""
+        if origin:
+            return Memory(self.folder, self.site, origin)._recalled(version, " of the run before")
+        return None if version == BEGINNING else self._recalled(version)
+
+    def _recalled(self, version: Version, of: str = "") -> State:
         try:
             data = (self.place / _name(version)).read_bytes()
         except OSError:
             held = ", ".join(str(number) for number, _ in self._versions()) or "none"
             raise SiteError(
-                f"site {self.site} lacks its state of round {version[0]} (it has those of: {held}); "
+                f"site {self.site} lacks its state of round {version[0]}{of} (it has those of: {held}); "
                 "put its state directory back from a copy"
             ) from None
         try:
