@@ -24,7 +24,7 @@ PANELS = {
     "ignore categories task": "Data",
     "model head kernels": "Model",
     "rounds seed data_seed participation hold_out start_from evaluate_every global_test checkpoint_every": "Rounds",
-    "epsilon delta noise sample_clip": "Privacy",
+    "epsilon delta noise sample_clip feature_clip client_epsilon client_noise client_clip client_quantile": "Privacy",
     "stages": "Messages and server",
     "engine workers retries failed_client deadline device": "Machine",
 }

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("pandas")
 pytest.importorskip("flwr", reason="the extra fedgraft[flower] is not installed")
@@ -13,9 +14,10 @@ from fedgraft.base.errors import UserError
 from fedgraft.data.federation import federate
 from fedgraft.data.sources.fitted import Fitted, Input
 from fedgraft.deploy import certificates
-from fedgraft.deploy.charter import charter
+from fedgraft.deploy.charter import charter, read
 from fedgraft.deploy.check import Check
 from fedgraft.deploy.processes import free_port
+from fedgraft.deploy.serving import branch
 from fedgraft.deploy.voice import telling
 from fedgraft.engines.flower.reach import NotYetError
 
@@ -30,7 +32,12 @@ PREPARED = Fitted(
 def checked(folder: Path, data: str, *, shape: tuple[int, ...] = (2,), fitted: Fitted | None = None, **run: Any) -> str:
     """What `fedgraft deploy check` says of the data at site a."""
     kind = "pixels" if len(shape) > 1 else "features"
-    told = {"kind": kind, "shape": list(shape), "task": "classification:2", "preparation": fitted}
+    return looked_at(
+        folder, data, {"kind": kind, "shape": list(shape), "task": "classification:2", "preparation": fitted}, **run
+    )
+
+
+def looked_at(folder: Path, data: str, told: dict[str, Any], **run: Any) -> str:
     made = charter({"directory": "run", "sites": ["a"], "data": told, "run": {"method": "fedavg", **run}})
     made.write(folder / "charter.toml")
     (folder / "a.toml").write_text(f'name = "a"\ndata = "{data}"\nstate = "state"\n')
@@ -130,6 +137,24 @@ def test_wrong_turns_with_images(tmp_path: Path) -> None:
     table(tmp_path / "tables")
     with pytest.raises(UserError, match=r"holds no images.*of a table, name the file"):
         checked(tmp_path, "tables", shape=(4, 4))
+
+
+def test_a_text_is_read_as_in_a_simulation(tmp_path: Path) -> None:
+    """The characters and the window stand in the charter; the site's samples are those that a simulation gives it."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("to be or not to be " * 20)
+    (tmp_path / "texts" / "b.txt").write_text("that is the question " * 20)
+    simulated = federate(str(tmp_path / "texts"), window=8)
+    assert simulated.fitted is not None
+    told = {
+        "kind": "tokens", "shape": [8], "task": f"next-token:{simulated.task.outputs}", "preparation": simulated.fitted,
+    }  # fmt: skip
+    said = looked_at(tmp_path, "texts/a.txt", told, model="embed")
+    assert f"data: {len(simulated.clients[0].train)} samples to train on" in said
+    held = branch(read(tmp_path / "charter.toml"), tmp_path / "a.toml").workshop.data[0]
+    for here, there in ((held.train, simulated.clients[0].train), (held.test, simulated.clients[0].test)):
+        for mine, theirs in zip(here.batch(slice(None)), there.batch(slice(None)), strict=True):
+            assert torch.equal(mine, theirs)
 
 
 def test_a_text_without_agreed_characters(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.budget import Budget
+from fedgraft.core.clientlevel import ClientPrivacy
 from fedgraft.core.metrics import Metric
 from fedgraft.core.model import Architecture, Layout
 from fedgraft.core.settings import Training
@@ -35,12 +36,19 @@ class Spec:
     """What judges the clients' models, the leading metric first; the task's usual ones unless told."""
     budget: Budget | None = None
     """How clients train with differential privacy, if they do."""
+    client_privacy: ClientPrivacy | None = None
+    """How what clients send is clipped and noised, if a whole client is protected."""
     begun: tuple[Tensor, ...] = ()
     """The first weights of each architecture, if an earlier run left them; else they are drawn by the seed."""
 
     def __post_init__(self) -> None:
         if not self.metrics:
             object.__setattr__(self, "metrics", self.task.judges())
+
+    @property
+    def private(self) -> bool:
+        """Whether there is differential privacy of samples or of clients: losses and test figures are not told then."""
+        return self.budget is not None or self.client_privacy is not None
 
     @property
     def pipeline(self) -> Pipeline:

@@ -53,6 +53,9 @@ def init(
     features: Annotated[
         str | None, typer.Option(help="The data are floats, such as 30 or 12x1500.", metavar="N[xM...]")
     ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="The data are texts, in windows of so many tokens, such as 20.", min=1)
+    ] = None,
     task: Annotated[
         str | None, typer.Option(help="What is learned, and with how many outputs.", metavar="classification:10")
     ] = None,
@@ -90,7 +93,7 @@ def init(
     from fedgraft.deploy.code import pack, told
     from fedgraft.deploy.serving import beginning, largest_reply, planned
 
-    data = {"name": name, "mean": _numbers(mean), "std": _numbers(std)} | _described(pixels, features, task)
+    data = {"name": name, "mean": _numbers(mean), "std": _numbers(std)} | _described(pixels, features, tokens, task)
     rules = {"quorum": quorum, "deadline": deadline, "patience": patience}
     tables, files = pack({"directory": out, "sites": _listed(sites), "data": data, "rules": rules, "run": run})
     made = charter(tables).at(files)
@@ -287,14 +290,17 @@ def _from_the_folder(settings: dict[str, Any], directory: Path) -> dict[str, Any
     return {**settings, "start_from": os.path.relpath(Path(earlier).expanduser().resolve(), directory.resolve())}
 
 
-def _described(pixels: str | None, features: str | None, task: str | None) -> dict[str, Any]:
+def _described(pixels: str | None, features: str | None, tokens: int | None, task: str | None) -> dict[str, Any]:
     """What the samples look like, and what is learned from them."""
-    if (pixels is None) == (features is None) or task is None:
+    told = {"pixels": pixels, "features": features, "tokens": None if tokens is None else str(tokens)}
+    named = {kind: shape for kind, shape in told.items() if shape is not None}
+    if len(named) != 1 or task is None:
         raise UserError(
-            "say what the data look like: --pixels 28x28 or --features 30, and --task classification:10 for ten classes"
+            "say what the data look like: --pixels 28x28, --features 30 or --tokens 20, and what is learned, such as "
+            "--task classification:10 for ten classes"
         )
-    kind = "features" if pixels is None else "pixels"
-    return {"kind": kind, "shape": _shape(pixels or features or ""), "task": task}
+    ((kind, shape),) = named.items()
+    return {"kind": kind, "shape": _shape(shape), "task": task}
 
 
 def _listed(text: str) -> list[str]:

@@ -21,10 +21,12 @@ from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.base.foreign import one_line
 from fedgraft.core.method import Method, Server
+from fedgraft.core.release import leaves
 from fedgraft.core.rounds import Round
 from fedgraft.core.samples import ClientData
 from fedgraft.core.settings import TASKS
 from fedgraft.core.task import Task
+from fedgraft.data.datasets.formats import Array
 from fedgraft.data.federation import OWN, Site, prepare, site_data
 from fedgraft.data.sources import read_own
 from fedgraft.data.sources.fitted import Fitted
@@ -32,6 +34,7 @@ from fedgraft.deploy import code
 from fedgraft.deploy.charter import Charter, read
 from fedgraft.engines.flower import client, server
 from fedgraft.engines.flower.client import Branch, ClientApp
+from fedgraft.engines.flower.ledger import ServerSecrets
 from fedgraft.engines.flower.records import Holdings
 from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites, StoppedError
 from fedgraft.engines.flower.site import Description, SiteError, describe
@@ -180,8 +183,13 @@ class Described:
     def example(self) -> torch.Tensor:
         """Two prepared samples of noise: enough to see what a network is fed, the same everywhere."""
         shape, noise = (2, *self.charter.data.shape), np.random.default_rng(0)
-        pixels = self.charter.data.kind == "pixels"
-        x = noise.integers(0, 256, shape, np.uint8) if pixels else noise.standard_normal(shape, np.float32)
+        match self.charter.data.kind:
+            case "pixels":
+                x: Array = noise.integers(0, 256, shape, np.uint8)
+            case "features":
+                x = noise.standard_normal(shape, np.float32)
+            case "tokens":
+                x = np.zeros(shape, np.int64)
         y = np.zeros(2, np.int64)
         made = prepare(self.charter.data.mean, self.charter.data.std)
         return site_data(Site(x, y, x, y), 0, preparation=made, resize=self.charter.run.resize).train.batch(slice(2))[0]
@@ -271,6 +279,10 @@ def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
 
 def _hosted(sites: Sites, identity: str, run: Run) -> FlowerEngine:
     assert run.server is not None
+    privacy = run.spec.client_privacy
+    if privacy is not None and not privacy.sharing:
+        assert run.directory is not None
+        run.server.secrets = ServerSecrets(run.directory, identity, run.spec.rounds)
     return FlowerEngine(sites, run.method, run.server, identity, say, validation=run.config.validation > 0)
 
 
@@ -304,20 +316,29 @@ def largest_reply(charter: Charter) -> int:
     """How many bytes a site's reply may have; a method may send a part of the network now and all of it later."""
     run = planned(charter, (1,) * len(charter.sites))
     state = run.method.setup(run.spec)
-    replies = (run.spec.pipeline.size(run.method.expects(state, each)) for each in range(run.spec.clients))
+    replies = (run.spec.pipeline.size(leaves(run.method, state, each)) for each in range(run.spec.clients))
     networks = (run.spec.layout(each).size * run.spec.layout(each).dtype.itemsize for each in range(run.spec.clients))
     return max(*replies, *networks)
 
 
+def privacy_of(server: Server) -> str:
+    """Say what is done to what leaves a site."""
+    privacy = server.spec.client_privacy
+    if server.spec.budget is not None or (privacy is not None and privacy.sharing):
+        return "noised at the site"
+    return "clipped at the site and noised at the server, which is trusted with it"
+
+
 def leaving(method: Method, server: Server) -> str:
     """Say what leaves a site with this method."""
-    expected = [method.expects(server, each) for each in range(server.spec.clients)]
+    expected = [leaves(method, server, each) for each in range(server.spec.clients)]
     sizes = sorted({server.spec.pipeline.size(fields) for fields in expected})
     fields = {f"{name} {list(field.shape)}" for each in expected for name, field in each.items()}
     span = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    if server.spec.budget is not None:
+    if server.spec.private:
+        noised = privacy_of(server)
         return (
-            f"what crosses with {method.name}, noised at the site: {method.sends}. In a round {span} bytes leave "
+            f"what crosses with {method.name}, {noised}: {method.sends}. In a round {span} bytes leave "
             f"a site ({', '.join(sorted(fields)) or 'nothing'}), with its steps and seconds, no loss and no test "
             "figures; once, its name and how many samples it has"
         )

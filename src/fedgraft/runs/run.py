@@ -24,6 +24,8 @@ from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.core.growth import insist_on_room
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.rounds import Participation, Round, rounds
+from fedgraft.core.secure import Secure
+from fedgraft.core.stages import pipeline
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.states import First, Shelf, States
@@ -317,6 +319,8 @@ def _planned_again(
 ) -> Run:
     """Plan the run of a directory as it was planned before, with the same settings on the same data."""
     if not (place / "config.toml").exists():
+        if (place / "race.toml").exists():
+            raise UserError(f"{place} is that of a recommendation: the finalists' runs are below {place / 'final'}")
         if runs := sorted(each.parent.name for each in place.glob("*/config.toml")):
             raise UserError(
                 f"{place} holds several runs: name one of them, such as {place / runs[0]}; `fedgraft resume`, or "
@@ -447,6 +451,8 @@ def plan(
         spec = replace(spec, begun=begun.initial)
     if config.training.private:
         spec = replace(spec, budget=privacy.planned(method, spec, _participation(config)))
+    if config.training.client_private:
+        spec = replace(spec, client_privacy=privacy.planned_for_clients(method, spec, _participation(config)))
     if isinstance(federation, Federation):
         unseen.insist(method, federation, spec)
     insist_on_room(method, spec)
@@ -469,9 +475,9 @@ def _begun(
     """Find what a run begins with that an earlier one left."""
     if config.start_from is None:
         return None
-    if config.training.private:
+    if config.training.private or config.training.client_private:
         raise UserError(
-            "start_from is not for runs with differential privacy: what the earlier run gave away of the same samples "
+            "start_from is not for runs with differential privacy: what the earlier run gave away of the same data "
             "would add to this run's epsilon, and is not counted"
         )
     if start is not None:
@@ -523,7 +529,10 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
 
 
 def _participation(config: RunConfig) -> Participation:
-    return Participation(*participation_range(config.participation))
+    """Who takes part in a round; where whole clients are protected by a trusted server, by chance for each of them."""
+    training = config.training
+    trusted = training.client_private and not isinstance(pipeline(training.stages).gathering, Secure)
+    return Participation(*participation_range(config.participation), poisson=trusted)
 
 
 def _now(run: Run, server: Server, engine: Engine, history: History) -> Checkpoint:

@@ -266,7 +266,7 @@ class Beginning:
             f"starts from {told}: the server and {many} client{'' if many == 1 else 's'} go on from there{new}"
             if goes_on else f"starts from the common model of {told}" + (f"; {why}" if why else "")
         ]  # fmt: skip
-        if earlier.config.training.private:
+        if earlier.config.training.private or earlier.config.training.client_private:
             notes.append(f"{earlier.place} had differential privacy, and this run has none: it is not covered")
         return tuple(notes)
 

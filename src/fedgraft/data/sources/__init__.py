@@ -70,6 +70,8 @@ def read_own(
         if not kinds:
             path.stat()
             raise UserError(f"{path} is no .npz file, table, text or folder of images")
+        if fitted is not None and fitted.inputs and kinds[0].name in ("images", "texts"):
+            raise UserError(f"{path} holds {kinds[0].name}, and the federation's sites have tables")
         held = kinds[0].own(path, reading, task, seed, fitted, site or path.stem)
         given = {name: getattr(held, name) for name in ARRAYS if getattr(held, name) is not None}
         return Site(**sound(given, path, task), name=None)

@@ -1,6 +1,7 @@
 """Tables: one file for each site, or one file with a column that names the site."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,17 @@ from fedgraft.data.site import Site
 from fedgraft.data.sources import frames as columns
 from fedgraft.data.sources import splitting, windows
 from fedgraft.data.sources.fitted import Announcement, Fitted, announced_task
-from fedgraft.data.sources.frames import SET, TABLES, announce, cells, find_target, insist_on, read_frame, target_words
+from fedgraft.data.sources.frames import (
+    SET,
+    TABLES,
+    announce,
+    cells,
+    find_target,
+    insist_on,
+    read_frame,
+    target_words,
+    typed,
+)
 from fedgraft.data.sources.source import Found, Reading, Source, stems
 
 MOST_SITES = 10_000
@@ -33,12 +44,22 @@ class TableFolder(Source):
     def serves(cls, path: Path) -> bool:
         return path.suffix.lower() in TABLES
 
+    @cached_property
+    def _kept(self) -> dict[Reading, Mapping[str, Any]]:
+        """What was read already: who looks at tables and then prepares them reads the files once."""
+        return {}
+
     def frames(self, reading: Reading) -> Mapping[str, Any]:
+        if reading not in self._kept:
+            self._kept[reading] = self._frames(reading)
+        return self._kept[reading]
+
+    def _frames(self, reading: Reading) -> Mapping[str, Any]:
         files = stems(self.path, TABLES)
         names = [file.stem for file in files]
         if twice := [name for name in names if names.count(name) > 1]:
             raise UserError(f"{self.path} holds two tables of the site {twice[0]!r}: keep one")
-        return {file.stem: read_frame(file) for file in files}
+        return {file.stem: typed(read_frame(file), _as_written(reading)) for file in files}
 
     def read(self, reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None) -> Found:
         return prepared(self.frames(reading), reading, task, seed, fitted)
@@ -69,8 +90,14 @@ class Table(TableFolder):
     def serves(cls, path: Path) -> bool:
         return False
 
-    def frames(self, reading: Reading) -> Mapping[str, Any]:
-        return by_site(read_frame(self.path), reading.site_column, self.path.name)
+    def _frames(self, reading: Reading) -> Mapping[str, Any]:
+        return by_site(typed(read_frame(self.path), _as_written(reading)), reading.site_column, self.path.name)
+
+
+def _as_written(reading: Reading) -> set[str]:
+    """The columns whose cells are words, also where they look like numbers: 01 is not 1."""
+    named = (reading.target or columns.LABEL, reading.site_column, splitting.column_of(reading.split), SET)
+    return {name for name in named if name is not None} | {*reading.categories}
 
 
 def by_site(table: Any, site_column: str | None, where: str) -> dict[str, Any]:

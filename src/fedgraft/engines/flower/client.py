@@ -16,13 +16,15 @@ from fedgraft.base.version import __version__
 from fedgraft.core import exchange, streams
 from fedgraft.core.client import ClientId
 from fedgraft.core.exchange import Outcome
+from fedgraft.core.method import weight
 from fedgraft.core.model import Model
 from fedgraft.core.secure import Secure, weighed
 from fedgraft.core.stages import StageError
 from fedgraft.data.digest import Fingerprint, fingerprint
 from fedgraft.engines.flower.hiding import Hidden
+from fedgraft.engines.flower.ledger import digest
 from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report, tag
-from fedgraft.engines.flower.site import BEGINNING, Memory, SiteError, digest
+from fedgraft.engines.flower.site import BEGINNING, Memory, SiteError
 from fedgraft.engines.states import first_states
 from fedgraft.engines.workshop import Job, Purpose, Workshop, single_thread
 
@@ -77,12 +79,17 @@ class Branch:
 
         Another message, or another state, gives other noise: one and the same noise on two gradients would cancel out.
         """
-        budget = self.workshop.spec.budget
-        if budget is None:
+        budget, privacy, tag = self.workshop.spec.budget, self.workshop.spec.client_privacy, order.tag
+        shared = privacy is not None and privacy.sharing > 0
+        if budget is None and not shared:
             return job
-        steps, rounds = budget.steps[self.client], budget.rounds[self.client]
-        asked = digest(f"{order.tag.round}/{order.tag.wave}", job.message, job.state)
-        return replace(job, secret=memory.spend(asked, steps, steps * rounds))
+        # what is added up is another sum at each attempt of a wave: the same noise in two of them would cancel out
+        attempt = Hidden(memory, tag).attempt if shared else ""
+        asked = digest(f"{tag.round}/{tag.wave}{attempt}", job.message, job.state)
+        steps = 1 if budget is None else max(int(shared or bool(budget.sums)), budget.steps[self.client])
+        held = budget or privacy
+        assert held is not None
+        return replace(job, secret=memory.spend(asked, steps, steps * held.rounds[self.client]))
 
 
 def make(branch: Callable[[Path], Branch]) -> ClientApp:
@@ -168,9 +175,9 @@ def _hidden(branch: Branch, memory: Memory, tag: Tag, outcome: Outcome, content:
     method, spec = branch.workshop.method, branch.workshop.spec
     if not isinstance(spec.pipeline.gathering, Secure) or not outcome.reply:
         return outcome
-    weight = len(branch.workshop.data[branch.client].train) if method.sums() == "samples" else 1
+    samples = len(branch.workshop.data[branch.client].train)
     try:
-        part = weighed(outcome.reply, weight, spec.clients)
+        part = weighed(outcome.reply, weight(method, spec, samples), spec.clients)
     except StageError as error:
         raise SiteError(f"the reply of site {branch.site} {error}") from None
     return replace(outcome, reply=Hidden(memory, tag).mask(part, content))
@@ -207,7 +214,7 @@ def _evaluate(branch: Branch, message: Message) -> Message:
     last = order.tag.round + 1 == branch.workshop.spec.rounds
     log.info("%s%s: the site's own model was tested", "done: " if last else "", _of(branch, order.tag))
     spec, scores = branch.workshop.spec, done.scores
-    if spec.budget is None:
+    if not spec.private:
         return Message(report(order.tag, scores, spec.metrics), reply_to=message)
     for point, score in (scores.test or {}).items():
         found = score.value(spec.metrics[0])

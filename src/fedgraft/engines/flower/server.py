@@ -24,7 +24,8 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import Kind, Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Field, Message
-from fedgraft.core.method import Method, Server
+from fedgraft.core.method import Method, Server, weight
+from fedgraft.core.release import leaves
 from fedgraft.core.secure import Secure, shapes_of
 from fedgraft.core.state import State
 from fedgraft.engines.flower import records
@@ -273,7 +274,7 @@ class FlowerEngine:
     ) -> None:
         self.sites, self.method, self.server, self.run = sites, method, server, run
         asked: list[Kind] = ["test", "validation"] if validation else ["test"]
-        if server.spec.budget is not None:  # what a model can do tells of the samples that it was trained on
+        if server.spec.private:  # what a model can do tells of the samples that it was trained on
             asked = []
         self.sets = frozenset(asked)
         self.quorum = sites.rules.quorum
@@ -287,7 +288,7 @@ class FlowerEngine:
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
         self._turn = (round, self._turn[1] + 1 if self._turn[0] == round else 0)
         stages = self.server.spec.pipeline
-        limits = {client: stages.size(self.method.expects(self.server, client)) for client in messages}
+        limits = {client: stages.size(self._expected(client)) for client in messages}
         stage = stages.gathering
         if isinstance(stage, Secure) and self.method.sums() and messages:
             return self._securely(stage, messages, limits)
@@ -311,11 +312,10 @@ class FlowerEngine:
     ) -> dict[ClientId, Outcome | Failure]:
         """Let clients train, and learn nothing but the mean of their replies."""
         number, wave = self._turn
-        uniform = self.method.sums() == "uniform"
         zeros = {name: torch.zeros(f.shape, dtype=f.dtype) for name, f in self._expected(min(messages)).items()}
         return SecureWave(
             stage,
-            {client: 1 if uniform else self.sites.holdings[client].train for client in messages},
+            {client: weight(self.method, self.server.spec, self.sites.holdings[client].train) for client in messages},
             shapes_of(stage.encode(Message(**zeros), {}, {})),
             f"{self.run}/{number}/{wave}".encode(),
             lambda kind, facts: self._question(kind, self._turn, facts),
@@ -323,7 +323,7 @@ class FlowerEngine:
         ).run()
 
     def _expected(self, client: ClientId) -> Mapping[str, Field]:
-        return self.method.expects(self.server, client)
+        return leaves(self.method, self.server, client)
 
     def _read(self, client: ClientId, reply: Letter, limit: int) -> Outcome | Failure:
         try:
