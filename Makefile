@@ -48,6 +48,7 @@ tables: $(VENV)/installed-dev
 # the pages of docs/results from the measurements beside them; FROM=DIR takes in finished runs first
 results: $(VENV)/installed-dev
 	$(BIN)/python -m docs.evidence $(if $(FROM),--from $(FROM))
+	$(BIN)/python docs/tables.py
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.kernels --quick
