@@ -14,6 +14,7 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method
+from fedgraft.core.model import Shared
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.data.datasets import DATASETS
 from fedgraft.data.partition import listing
@@ -103,7 +104,7 @@ class Tap(LocalEngine):
         layout, buffers = self.spec.layout(client), self.spec.settings.buffers
         if name != "weights" or value.numel() == layout.width("all", buffers):
             return name
-        parts = ("extractor", "head") if self.method.shared() == "extractor" else ("head",)
+        parts: tuple[Shared, ...] = ("extractor", "head") if self.method.shared() == "extractor" else ("head",)
         part = next((each for each in parts if value.numel() == layout.width(each, buffers)), "common layers")
         return f"{name} ({part})"
 

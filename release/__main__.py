@@ -104,7 +104,7 @@ class Scratch:
         shutil.copy(ROOT / "pyproject.toml", self.here)
 
     def pip(self, *words: str | Path, **extra: str) -> None:
-        constraints = ["--constraint", ROOT / "constraints.txt"]
+        constraints: list[str | Path] = ["--constraint", ROOT / "constraints.txt"]
         call([self.python, "-m", "pip", "install", "--quiet", *constraints, *words], self.here, extra)
 
     def again(self, what: Path, **extra: str) -> None:

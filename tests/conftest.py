@@ -23,7 +23,7 @@ from fedgraft.engines.local import LocalEngine
 from fedgraft.runs.run import run
 from fedgraft.testing import CLASSES as CLASSES
 from fedgraft.testing import awkward as awkward
-from fedgraft.testing import blobs
+from fedgraft.testing import blobs as blobs
 from fedgraft.testing import classified as classified
 from fedgraft.testing import fleet as fleet
 from fedgraft.testing import simulate as simulate

@@ -153,6 +153,7 @@ def test_no_sample_moves_what_leaves_by_more_than_the_clip() -> None:
         inputs[i] *= 1000
         moved = change(spec, fed, "one", replace(data, train=replace(data.train, inputs=inputs)))
         assert 0 < float((moved - whole).norm()) <= 2 * 0.5 / 20 * 1.001  # it is replaced: once out, once in
+    assert spec.budget is not None
     quiet = replace(spec, budget=replace(spec.budget, noises=(1e-9,) * 4))
     assert float(change(quiet, fed, "one").norm()) <= 0.5 * 1.001
 
