@@ -33,6 +33,15 @@ from fedgraft.testing import specification as specification
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process do all tests that share what their file makes once: the other would make it again."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
+            fixtures = item._fixtureinfo.name2fixturedefs.values()
+            if any(each.scope == "module" for found in fixtures for each in found):
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 def visit(fed: Federation, spec: Spec, client: ClientId = 0, *, round: int = 0, purpose: str = "train") -> Client:
     """A client outside of any engine, as a hook meets it; its data are of the network's type."""
     data = fed.clients[client]

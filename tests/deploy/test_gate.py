@@ -23,7 +23,7 @@ from fedgraft.deploy.processes import HOST, Process, free_port
 from fedgraft.engines.flower import limits
 from trials.attack.federation import MEGABYTE, ROOM, Gated, gated, nginx
 
-pytestmark = pytest.mark.xdist_group("flower")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate")]
 needs_nginx = pytest.mark.skipif(nginx() is None, reason="the server's gate needs nginx")
 SECONDS = 120.0
 LARGE = "mlp:2000-800"

@@ -18,7 +18,8 @@ from fedgraft.deploy.processes import Process, Programs, end, free_port
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("flower"),
+    pytest.mark.long,
+    pytest.mark.xdist_group("readme"),
     pytest.mark.skipif(shutil.which("nginx") is None, reason="the server's gate needs nginx"),
 ]
 PATIENCE = 600.0

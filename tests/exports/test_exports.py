@@ -194,6 +194,7 @@ def test_image_files_go_in_and_labelled_answers_come_out(tmp_path: Path) -> None
 VERSE = "to be, or not to be that is the question\n" * 12
 
 
+@pytest.mark.slow
 def test_a_text_goes_in_and_the_next_character_comes_out_without_fedgraft(tmp_path: Path) -> None:
     (tmp_path / "roles").mkdir()
     for name in ("hamlet", "iago"):

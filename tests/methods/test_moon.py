@@ -110,6 +110,7 @@ def test_a_stronger_contrast_keeps_features_nearer_to_the_received_ones(fed: Fed
     assert near[1] > near[0]
 
 
+@pytest.mark.slow
 def test_on_digits_it_is_far_better_than_a_guess() -> None:
     accuracy, guess = on_digits(MOON())
     assert guess < 0.5
