@@ -46,7 +46,7 @@ def seed_torch(device: torch.device, *key: Key) -> None:
 def seed_generators(number: int, *, everywhere: bool) -> None:
     """Set the generator of the CPU, or those of all devices that there are.
 
-    Where there is none, torch.manual_seed would keep its caller's stack for those to come: time, and memory for good.
+    Where there is none, torch.manual_seed would note its caller's stack three times, for those to come: milliseconds.
     """
     if everywhere and _has_devices():
         torch.manual_seed(number)
