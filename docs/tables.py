@@ -18,6 +18,7 @@ from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.growth import Growth
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method
+from fedgraft.core.model import Shared
 from fedgraft.core.privacy import sums_objection
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.data.datasets import DATASETS
@@ -125,7 +126,7 @@ class Tap(LocalEngine):
         layout, buffers = self.spec.layout(client), self.spec.settings.buffers
         if name != "weights" or value.numel() == layout.width("all", buffers):
             return name
-        parts = ("extractor", "head") if self.method.shared() == "extractor" else ("head",)
+        parts: tuple[Shared, ...] = ("extractor", "head") if self.method.shared() == "extractor" else ("head",)
         part = next((each for each in parts if value.numel() == layout.width(each, buffers)), "common layers")
         return f"{name} ({part})"
 
