@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ SAMPLES = 10_000
 def smaller(folder: Path) -> Path:
     """Fashion-MNIST with the first of its training images."""
     whole = load("fashion-mnist")
-    train = {"x_train": whole.x_train[:SAMPLES], "y_train": whole.y_train[:SAMPLES]}
+    train: dict[str, Any] = {"x_train": whole.x_train[:SAMPLES], "y_train": whole.y_train[:SAMPLES]}
     np.savez(path := folder / "fashion-mnist-part.npz", **train, x_test=whole.x_test, y_test=whole.y_test)
     return path
 
@@ -114,17 +115,25 @@ def _loss(model: Model, x: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(model(x), y)
 
 
+def _gradient(model: Model, x: Tensor, y: Tensor) -> object:
+    return model.differentiate(_loss(model, x, y))
+
+
+def _native(build: Callable[[], nn.Module]) -> nn.Module:
+    return kernels.accelerate(build()).module
+
+
 def steps(batch: int = 64) -> dict[str, dict[str, float]]:
     """Milliseconds of the processor for one gradient, in turns; other people's load does not count."""
     found: dict[str, dict[str, float]] = {}
     for name, shape in (("lenet5", (1, 28, 28)), ("mlp:200-200", (784,))):
         build = models.builder(name, shape, 10)
         x, y = torch.randn(batch, *shape), torch.randint(0, 10, (batch,))
-        network = Architecture(lambda build=build: kernels.accelerate(build()).module, x[:2], "head", name)
+        network = Architecture(partial(_native, build), x[:2], "head", name)
         plain, torchs = network.model().train_on(batch), Architecture(build, x[:2], "head", name).model()
-        contest = {
-            "plain": lambda plain=plain, x=x, y=y: plain.differentiate(_loss(plain, x, y)),
-            "plain, PyTorch's kernels": lambda m=torchs, x=x, y=y: m.differentiate(_loss(m, x, y)),
+        contest: dict[str, Callable[[], object]] = {
+            "plain": partial(_gradient, plain, x, y),
+            "plain, PyTorch's kernels": partial(_gradient, torchs, x, y),
             "private": ours(network.model().train_on(batch), x, y),
             "private, torch.func alone": by_copies(network.model().train_on(batch), x, y),
             "private, Opacus": by_opacus(build, x, y),
