@@ -12,7 +12,7 @@ from fedgraft.cli.app import app as app
 
 # isort: off
 # help lists the commands in the order of these imports
-from fedgraft.cli import running, tuning, models, joining, results, reproduce, catalogue, checks  # noqa: F401
+from fedgraft.cli import running, tuning, models, joining, results, reproduce, board, catalogue, checks  # noqa: F401
 from fedgraft.deploy import commands as deploy
 # isort: on
 
