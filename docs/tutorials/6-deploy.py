@@ -56,8 +56,8 @@ for number, site in enumerate("abc"):
 import subprocess
 
 commands = [["fedgraft", "deploy", "site", f"site-{site}/{site}.toml"] for site in "abc"]
-quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-sites = [subprocess.Popen(each, **quiet) for each in commands]
+silent = subprocess.DEVNULL
+sites = [subprocess.Popen(each, stdout=silent, stderr=silent) for each in commands]
 
 # %%
 # !fedgraft deploy server federation
@@ -84,8 +84,8 @@ import torch
 import fedgraft as fg
 
 network = fg.load_model("site-a/model.safetensors")
-x = (torch.from_numpy(digits.x_test[:5]).float().unsqueeze(1) / 255 - 0.5) / 0.5
-print("answers", network(x).argmax(1).tolist(), "truth", digits.y_test[:5].tolist())
+images = (torch.from_numpy(digits.x_test[:5]).float().unsqueeze(1) / 255 - 0.5) / 0.5
+print("answers", network(images).argmax(1).tolist(), "truth", digits.y_test[:5].tolist())
 
 # %% [markdown]
 # What happens when a machine fails, a key is lost or the data grow stands in [deployment](../deployment.md); who sees what, in
