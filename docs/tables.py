@@ -1,4 +1,4 @@
-"""Make the tables of README.md, SECURITY.md and docs/ from the registries: `make tables`.
+"""Make the tables of README.md, SECURITY.md and docs/ from the registries and from what was measured: `make tables`.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a test holds that none is stale.
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from docs import private
 from fedgraft import models
 from fedgraft.base.errors import UserError
 from fedgraft.core.client import ClientId
@@ -163,6 +164,16 @@ def _size(name: str, shape: tuple[int, ...]) -> str:
     return f"{whole - head:,} + {head:,}"
 
 
+def accuracy() -> str:
+    """Accuracy by epsilon, and what can be said of it."""
+    return private.accuracy_page(table)
+
+
+def attacks() -> str:
+    """What audits of runs with and without privacy found."""
+    return private.attacks_page(table)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "crossing": crossing,
@@ -170,8 +181,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "schemes": schemes,
     "datasets": datasets,
     "networks": networks,
+    "accuracy": accuracy,
+    "attacks": attacks,
 }
-PAGES = ("README.md", "SECURITY.md", "docs/deployment.md", "docs/partitions.md", "docs/datasets.md", "docs/models.md")
+PAGES = (
+    "README.md", "SECURITY.md", "docs/deployment.md", "docs/partitions.md", "docs/datasets.md", "docs/models.md",
+    "docs/privacy.md",
+)  # fmt: skip
 
 
 def fresh(text: str) -> str:

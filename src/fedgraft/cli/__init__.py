@@ -11,7 +11,7 @@ from fedgraft.cli.app import StoppedError, app
 
 # isort: off
 # help lists the commands in the order of these imports
-from fedgraft.cli import running, tuning, models, joining, results, reproduce, catalogue, checks  # noqa: F401
+from fedgraft.cli import running, tuning, models, joining, results, auditing, reproduce, catalogue, checks  # noqa: F401
 from fedgraft.deploy import commands as deploy
 # isort: on
 
