@@ -13,6 +13,7 @@ from fedgraft import models
 from fedgraft.base.errors import UserError
 from fedgraft.core.client import ClientId
 from fedgraft.core.exchange import Failure, Outcome
+from fedgraft.core.growth import Growth
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method
 from fedgraft.core.rounds import Participation, rounds
@@ -79,6 +80,14 @@ def entries() -> str:
         covered = f"refused: {refused}" if refused else "yes" if up else "nothing to noise"
         rows.append((name, ", ".join(up) or "nothing", ", ".join(down) or "nothing", secure, covered))
     return table(("method", "client to server", "server to client", "secure sum", "with `--epsilon`"), rows)
+
+
+def growths() -> str:
+    """How the memory of each method's server grows with the clients."""
+    found: dict[str, list[str]] = {"O(1)": [], "O(clients)": [], "O(clients^2)": []}
+    for name in METHODS.shipped:
+        found[Growth.of(METHODS.make(name), specification(blobs())).order].append(name)
+    return table(("the server keeps", "methods"), [(order, ", ".join(names)) for order, names in found.items()])
 
 
 class Tap(LocalEngine):
@@ -181,12 +190,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "schemes": schemes,
     "datasets": datasets,
     "networks": networks,
+    "growths": growths,
     "accuracy": accuracy,
     "attacks": attacks,
 }
 PAGES = (
     "README.md", "SECURITY.md", "docs/deployment.md", "docs/partitions.md", "docs/datasets.md", "docs/models.md",
-    "docs/privacy.md",
+    "docs/clusters.md", "docs/privacy.md",
 )  # fmt: skip
 
 

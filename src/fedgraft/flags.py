@@ -128,6 +128,14 @@ Parallel = Annotated[
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Compute runs also where they were computed before (docs/clusters.md).")
 ]
+Slurm = Annotated[
+    str | None,
+    typer.Option(
+        "--slurm", help="Hand the runs in as an array of Slurm jobs, such as partition=gpu,time=4:00:00,cpus=8.",
+        metavar="OPTIONS",
+    ),
+]  # fmt: skip
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --slurm: print what would be handed in, write nothing.")]
 
 
 class MethodCommand(TyperCommand):

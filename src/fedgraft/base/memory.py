@@ -1,6 +1,8 @@
-"""Memory that is free but that the allocator keeps."""
+"""The memory of this machine: how much there is, and what is free but kept by the allocator."""
 
 import ctypes
+import math
+import os
 from collections.abc import Callable
 from functools import cache
 
@@ -22,3 +24,11 @@ def _trim() -> Callable[[int], int] | None:
     except (AttributeError, OSError, TypeError):
         return None
     return trim
+
+
+def total() -> float:
+    """Bytes of this machine's memory, where the system tells."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return math.inf

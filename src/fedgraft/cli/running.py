@@ -15,6 +15,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.cli.app import app, resumable
 from fedgraft.flags import (
     ConfigFile,
+    DryRun,
     Fresh,
     Json,
     MethodCommand,
@@ -23,6 +24,7 @@ from fedgraft.flags import (
     Recipe,
     Report,
     Set,
+    Slurm,
     Track,
     Workers,
     default_directory,
@@ -106,6 +108,8 @@ def compare(
     later: Annotated[
         bool, typer.Option("--later", help="Write the runs down and stop; `fedgraft work` does them.")
     ] = False,
+    slurm: Slurm = None,
+    dry_run: DryRun = False,
     fresh: Fresh = False,
     track: Track = None,
     point: Point = AT[0],
@@ -120,6 +124,7 @@ def compare(
     named = list(METHODS) if methods == ["all"] else list(methods or [])
     names.insist(full, named)
     _insist_on_trackers(track)
+    _insist_on_slurm(slurm, dry_run)
 
     from fedgraft.data.federation import OWN
     from fedgraft.runs import compare as comparing
@@ -133,10 +138,13 @@ def compare(
     split_by = OWN if _at_sites(full.dataset) else full.partition.replace(":", "")
     what = "sweep" if over else "compare"
     directory = out or default_directory(what, _short(Path(full.dataset).stem), _short(split_by))
-    if later:
+    if later or slurm:
         question = comparing.pose(chosen, Grid.of(over), seeds, full, None, None, None, {})
-        written_down = comparing.write_down(question, directory)
-        typer.echo(f"{len(written_down.entries)} runs: {shlex.join(['fedgraft', 'work', str(directory)])}")
+        agenda = (comparing.planned if dry_run else comparing.write_down)(question, directory)
+        if slurm:
+            _hand_in(agenda, slurm, dry_run, fresh)
+        else:
+            typer.echo(f"{len(agenda.entries)} runs: {shlex.join(['fedgraft', 'work', str(directory)])}")
         return
     with ExitStack() as stack:
         stack.enter_context(resumable(directory))
@@ -232,6 +240,8 @@ def work(
     workers: Workers = None,
     wait: Annotated[bool, typer.Option(help="Stay until the runs that others hold are over, too.")] = True,
     retry: Annotated[bool, typer.Option("--retry", help="Try runs again that failed.")] = False,
+    slurm: Slurm = None,
+    dry_run: DryRun = False,
     fresh: Fresh = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
@@ -241,6 +251,13 @@ def work(
 
     if not (directory / agenda.FILE).exists():
         raise UserError(f"{directory} has no {agenda.FILE}: it is not the directory of a comparison or sweep")
+    _insist_on_slurm(slurm, dry_run)
+    if slurm:
+        there = agenda.Agenda.read(directory)
+        if retry and not dry_run:
+            there.forgive()
+        _hand_in(there, slurm, dry_run, fresh)
+        return
     changes: dict[str, Any] = {} if workers is None else {"workers": workers}
     with ExitStack() as stack:
         stack.enter_context(resumable(directory, shlex.join(["fedgraft", "work", str(directory)]) + " goes on with it"))
@@ -253,8 +270,7 @@ def work(
         worker.work(wait=wait)
     there = worker.agenda
     counted = there.states()
-    if counted["done"] == len(there.entries) and there.kind == compare.KIND:
-        compare.conclude(there)
+    compare.conclude(there)
     if not quiet:
         typer.echo(", ".join(f"{count} {state}" for state, count in counted.items()) + f": {directory}")
         there.insist_on_success()
@@ -267,6 +283,29 @@ def _at_once(text: str, track: Sequence[str] | None = None) -> Any:
     if text != "1" and track:
         raise UserError("--track is for runs in this process: leave --parallel out, or read the directories afterwards")
     return text if text == "auto" else int(text)
+
+
+def _insist_on_slurm(words: str | None, dry_run: bool) -> None:
+    """Answer what Slurm cannot be asked before anything is written."""
+    if words is not None:
+        from fedgraft.runs.slurm import Order
+
+        Order.typed(words)
+    elif dry_run:
+        raise UserError("--dry-run is for --slurm")
+
+
+def _hand_in(agenda: Any, words: str, dry_run: bool, fresh: bool) -> None:
+    """Have Slurm do what is left of the runs, or show what it would be given."""
+    from fedgraft.runs.slurm import Order
+
+    order, place = Order.typed(words), shlex.quote(str(agenda.place))
+    if dry_run:
+        typer.echo(order.script(agenda))
+        return
+    number = order.submit(agenda, fresh=fresh)
+    typer.echo(f"{len(agenda.left())} runs in Slurm's array {number}: `fedgraft watch {place}` shows how far they are")
+    typer.echo(f"`fedgraft table {place}` has the figures when all are done", err=True)
 
 
 def _insist_on_trackers(texts: Sequence[str] | None) -> None:

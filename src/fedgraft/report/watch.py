@@ -21,6 +21,7 @@ from fedgraft.runs.agenda import FILE, Agenda
 from fedgraft.runs.config import read
 from fedgraft.runs.metric import FIRST, MetricInfo
 from fedgraft.runs.resultfile import Record, complaint
+from fedgraft.runs.slurm import Queue
 from fedgraft.runs.upgrade import upgraded_record
 
 POLL_SECONDS = 0.5
@@ -103,13 +104,16 @@ def watch(directory: Path, console: Console, *, poll_seconds: float = POLL_SECON
     if not (directory / FILE).exists() and not any(_runs(directory)):
         raise UserError(f"{directory} holds no run: a run's directory has a config.toml from its first moment on")
     followers: dict[Path, Follower] = {}
+    queue, said = Queue(directory), ""
     if not console.is_terminal:
         for _ in _rounds(directory, followers, poll_seconds, spoken=True):
-            pass
+            if (now := str(queue)) != said:
+                print(now, flush=True)
+                said = now
         return
-    with Live(_table(directory, followers.values()), console=console, refresh_per_second=4) as live:
+    with Live(_table(directory, followers.values(), queue), console=console, refresh_per_second=4) as live:
         for _ in _rounds(directory, followers, poll_seconds, spoken=False):
-            live.update(_table(directory, followers.values()))
+            live.update(_table(directory, followers.values(), queue))
 
 
 def _runs(directory: Path) -> Iterator[Path]:
@@ -151,10 +155,10 @@ def _line(follower: Follower, record: Record) -> str:
     return f"{follower.directory.name} round {record.round}/{follower.rounds} {' '.join(parts)}"
 
 
-def _table(directory: Path, followers: Iterable[Follower]) -> Table:
+def _table(directory: Path, followers: Iterable[Follower], queue: Queue) -> Table:
     caption = "mean over the clients; Ctrl-C ends the view, not the run"
     agenda = Agenda.read(directory) if (directory / FILE).exists() else None
-    title = None if agenda is None else _progress(agenda)
+    title = None if agenda is None else _progress(agenda, queue)
     table = Table(box=box.SIMPLE, pad_edge=False, caption=caption, title=title)
     table.add_column("run", overflow="ellipsis", max_width=24, no_wrap=True)
     for heading in ("round", "metric", "received", "trained", "last round"):
@@ -167,13 +171,14 @@ def _table(directory: Path, followers: Iterable[Follower]) -> Table:
     return table
 
 
-def _progress(agenda: Agenda) -> Text:
-    """How many runs are in which state, who is at work, and what the first that failed had to say."""
+def _progress(agenda: Agenda, queue: Queue) -> Text:
+    """How many runs and jobs are in which state, who is at work, and what the first that failed had to say."""
     counted = agenda.states()
     parts = [f"{len(agenda.entries)} runs: " + ", ".join(f"{count} {state}" for state, count in counted.items())]
     hosts = Counter((agenda.holder(each) or "?").partition(" ")[0] for each in agenda.entries
                     if agenda.state(each) == "at work")  # fmt: skip
     parts += [f"at work on {', '.join(f'{host} ({count})' for host, count in hosts.items())}"] if hosts else []
+    parts += filter(None, [str(queue)])
     parts += [f"failed: {place}: {why}" for place, why in list(agenda.failures().items())[:1]]
     return Text("\n".join(parts))
 

@@ -45,7 +45,7 @@ from fedgraft.core.method import Method
 from fedgraft.core.rounds import Round
 from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
-from fedgraft.runs import directory, identity, population, results
+from fedgraft.runs import directory, hosting, identity, population, results
 from fedgraft.runs.config import MACHINE, RunConfig, configure, read
 from fedgraft.runs.population import Model
 from fedgraft.runs.run import Run, Watcher, finished, found_again, go_on, plan, start
@@ -137,6 +137,8 @@ class Agenda:
             "runs": [{"directory": each.directory, "label": each.label, "own": _own(each.settings, common)}
                      for each in self.entries],
         }  # fmt: skip
+        for name in {each.config.engine for each in self.entries}:
+            hosting.insist_on_one_process(name)
         text = directory.as_toml(facts)  # what cannot be written is refused before anything is
         if not (self.place / FILE).exists():
             directory.fresh(self.place)

@@ -165,10 +165,20 @@ def sweep(
 
 
 def write_down(question: Question, place: Path) -> Agenda:
-    """Write the runs of a comparison or sweep down, for others to do; what cannot work is refused before."""
-    agenda = Agenda(place, question.entries(), KIND, asked(question.members, question.seeds), question.objects)
+    """Write the runs of a comparison or sweep down, for others to do; what cannot work is refused before.
+
+    Data that have to be downloaded are, here: where the runs are done there may be no internet.
+    """
+    agenda = planned(question, place)
+    for entry in agenda.entries[: len(question.members)]:
+        question.planner(entry)
     _claim(agenda, question)
     return agenda
+
+
+def planned(question: Question, place: Path) -> Agenda:
+    """Say which runs answer a question; nothing is written."""
+    return Agenda(place, question.entries(), KIND, asked(question.members, question.seeds), question.objects)
 
 
 def pose(
@@ -239,7 +249,9 @@ def resume(
 
 
 def conclude(agenda: Agenda) -> None:
-    """Write the tables of a comparison all of whose runs are done, by whomever."""
+    """Write the tables, if it is a comparison all of whose runs are done, by whomever."""
+    if agenda.kind != KIND or agenda.states()["done"] < len(agenda.entries):
+        return
     for name, entries in grouped(agenda).items():
         runs: dict[str, list[Any]] = {}
         for entry in entries:

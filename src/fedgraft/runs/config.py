@@ -23,8 +23,9 @@ AT: tuple[At, ...] = ("trained", "received", "own")
 """Where methods are compared: all at one point, or each at its own, where its paper measures. The first is the usual
 one: what a client has in hand when a run is over is the model that its last training left."""
 ENGINES: Registry[Any] = Registry(
-    "engine", "fedgraft.engines.local", "fedgraft.engines.flower.server", group="fedgraft.engines"
-)
+    "engine", "fedgraft.engines.local", "fedgraft.engines.distributed", "fedgraft.engines.flower.server",
+    group="fedgraft.engines",
+)  # fmt: skip
 DEPLOYED = "flower"
 """The engine of a federation on several machines, which is described by a charter and not by flags."""
 CLIENTS, SCHEME = 10, "dirichlet:0.1"

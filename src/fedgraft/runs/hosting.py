@@ -58,6 +58,32 @@ def engine(config: RunConfig, method: Method, spec: Spec, federation: Federation
     return made
 
 
+def follow(config: RunConfig, method: Method, spec: Spec, federation: Federation) -> None:
+    """Do the work of this process's clients, and end it, if it is one of several and another one leads the run."""
+    if follows(config):
+        engine(config, method, spec, federation).serve()  # type: ignore[attr-defined]
+        raise SystemExit(0)
+
+
+def follows(config: RunConfig) -> bool:
+    """Whether another process leads the run: then this one writes nothing and shows nothing."""
+    kind = ENGINES.find(ENGINES.split(config.engine)[0])
+    return _is_many(kind) and bool(kind.follows())
+
+
+def insist_on_one_process(engine_name: str) -> None:
+    """Refuse an engine of several processes where many runs are shared out between processes in another way."""
+    if _is_many(ENGINES.find(ENGINES.split(engine_name)[0])):
+        raise UserError(
+            f"the engine {engine_name} is for one run (`fedgraft run`): many runs are shared out by `fedgraft work`"
+        )
+
+
+def _is_many(kind: type[Any]) -> bool:
+    """Whether an engine is made of several processes that were started alike."""
+    return hasattr(kind, "follows")
+
+
 def _wanted(config: RunConfig) -> list[str]:
     """What the run's engine is made with: what every one gets, and what it asks for."""
     parameters = inspect.signature(ENGINES.find(ENGINES.split(config.engine)[0])).parameters

@@ -21,6 +21,7 @@ from fedgraft.core import privacy
 from fedgraft.core.client import Predictor
 from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import POINTS, Point
+from fedgraft.core.growth import insist_on_room
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.state import State
@@ -221,6 +222,7 @@ def run(
 
 def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run out, in a fresh directory if one is wanted."""
+    _follow(run)
     if out is None:
         return conduct(run, list(watchers), _here)
     directory.as_toml(run.config.model_dump())  # what cannot be written is refused before anything is
@@ -334,6 +336,7 @@ def _found_again(config: RunConfig, place: Path) -> Method:
 
 def go_on(run: Run, place: Path, watchers: Iterable[Watcher]) -> Run:
     """Carry a planned run on from the newest whole checkpoint in ``place``."""
+    _follow(run)
     run.directory = place
     run.notes += run.identity.insist(place, _everybody(run))
     with disk.locked(place):
@@ -401,6 +404,7 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
         spec = replace(spec, budget=privacy.planned(method, spec, _participation(config)))
     if isinstance(federation, Federation):
         unseen.insist(method, federation, spec)
+    insist_on_room(method, spec)
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
     population.insist_on_stages(method, server)
     known = {"method": METHODS.named(method), "params": method.parameters(), "model": name}
@@ -490,6 +494,13 @@ def _here(run: Run) -> Engine:
     """Have all clients on this machine, or wherever the run's engine takes them from here."""
     assert isinstance(run.federation, Federation)
     return hosting.engine(run.config, run.method, run.spec, run.federation)
+
+
+def _follow(run: Run) -> None:
+    """Serve the process that leads the run, if this is not the one."""
+    assert isinstance(run.federation, Federation)
+    with single_thread():
+        hosting.follow(run.config, run.method, run.spec, run.federation)
 
 
 def _due(config: RunConfig, done: int, seconds: float) -> bool:

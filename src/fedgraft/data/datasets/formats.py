@@ -10,7 +10,6 @@ import gzip
 import io
 import json
 import math
-import os
 import pickle
 import re
 import tarfile
@@ -27,6 +26,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgraft.base import memory
 from fedgraft.base.errors import UserError
 
 Array = NDArray[Any]
@@ -122,18 +122,10 @@ def affordable(size: int, limit: int = LIMIT) -> None:
     """Refuse bytes that a file declares and this machine could not hold."""
     if size > limit:
         raise ValueError(f"it declares {size / 2**30:.1f} GiB, more than the limit of {limit / 2**30:.0f} GiB")
-    if size > (memory := _memory()):
+    if size > (there := memory.total()):
         raise ValueError(
-            f"it declares {size / 2**30:.1f} GiB, more than this machine's {memory / 2**30:.1f} GiB of memory"
+            f"it declares {size / 2**30:.1f} GiB, more than this machine's {there / 2**30:.1f} GiB of memory"
         )
-
-
-def _memory() -> float:
-    """Bytes of this machine's memory, where the system tells."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return math.inf
 
 
 # -------------------------------------------------------------------------------------------------------- MNIST, EMNIST

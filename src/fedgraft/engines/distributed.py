@@ -1,0 +1,191 @@
+"""One run on several processes or machines: torch.distributed, started by torchrun or srun.
+
+    torchrun --nproc-per-node 4 -m fedgraft run fedavg --clients 100000 --engine distributed
+
+Every process plans the same run. Rank 0 is the server. Each rank, the first too, has the clients whose number modulo
+the number of ranks is its own: it keeps their states and does their work, as the local engine does. What a wave needs
+goes out in one scatter and comes back in one gather, so that the server has the replies that it has on one machine, and
+the bits are the same at any number of ranks. Messages and replies are in the processor's memory on both ends and travel
+by gloo, wherever a rank trains (`--device cuda`: each on the device of its local rank).
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+from typing import Any, ClassVar, Self
+
+import torch.distributed as dist
+from torch import Tensor
+
+from fedgraft.base.errors import UserError
+from fedgraft.core.client import ClientId
+from fedgraft.core.evaluation import Kind, Scores
+from fedgraft.core.exchange import Failure, Outcome
+from fedgraft.core.message import Message
+from fedgraft.core.method import Method, Spec
+from fedgraft.core.samples import ClientData, Samples
+from fedgraft.core.state import State
+from fedgraft.engines.local import Faults, LocalEngine
+from fedgraft.engines.simulation import Storage
+
+PATIENCE = timedelta(days=1)
+"""How long a rank waits for the others; one that dies is noticed at once."""
+
+
+@dataclass(eq=False)
+class DistributedEngine:
+    """All clients of a run, shared out over ranks."""
+
+    name: ClassVar[str] = "distributed"
+    quorum: ClassVar[int] = 0
+
+    method: Method
+    spec: Spec
+    data: Sequence[ClientData]
+    _: KW_ONLY
+    device: str = "cpu"
+    everyone: Samples | None = None
+    storage: Storage = "memory"
+    workers: int = 1
+    """On each machine: its ranks share them."""
+    faults: Faults = field(default_factory=Faults)
+    own: LocalEngine = field(init=False, repr=False)
+    """The clients of this rank, at work."""
+
+    def __post_init__(self) -> None:
+        _join()
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        beside = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or 1)
+        device = f"cuda:{_local_rank()}" if self.device == "cuda" else self.device
+        self.own = LocalEngine(
+            self.method, self.spec, self.data, device=device, everyone=self.everyone, storage=self.storage,
+            workers=max(1, self.workers // beside), faults=self.faults,
+        )  # fmt: skip
+
+    @staticmethod
+    def follows() -> bool:
+        """Whether this process is one of several that were started for one run, and not the first of them."""
+        return _rank() > 0
+
+    def serve(self) -> None:
+        """Do what the first rank asks for, until it closes."""
+        while (asked := self._scattered(None)) is not None:
+            self._gathered(_answer(self.own, *asked))
+        self.own.close()
+
+    @property
+    def sets(self) -> Collection[Kind]:
+        return self.own.sets
+
+    def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
+        return self._merged("train", [(round, share) for share in self._shares(messages)])
+
+    def commit(self, accepted: Collection[ClientId]) -> None:
+        self._ask("commit", [([c for c in accepted if c % self.ranks == rank],) for rank in range(self.ranks)])
+
+    def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
+        return self._merged("evaluate", [(round, share) for share in self._shares(messages)])
+
+    def observe(self) -> Mapping[str, Tensor]:
+        """Return the clients' figures under each other: each row from the rank that has the client."""
+        seen = self._ask("observe", [()] * self.ranks)
+        shown = {name: tensor.clone() for each in seen for name, tensor in each.items()}
+        for rank, each in enumerate(seen):
+            for name, tensor in each.items():
+                shown[name][rank :: self.ranks] = tensor[rank :: self.ranks]
+        return dict(sorted(shown.items()))
+
+    def snapshot(self) -> Mapping[ClientId, State]:
+        return self._merged("snapshot", [()] * self.ranks)
+
+    def restore(self, clients: Mapping[ClientId, State]) -> None:
+        self._ask("restore", [(share,) for share in self._shares(clients)])
+
+    def wait(self, count: int, round: int, reason: str) -> None:
+        self.own.wait(count, round, reason)
+
+    def close(self) -> None:
+        """Let the other ranks go."""
+        self._scattered([None] * self.ranks)
+        self.own.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _shares(self, of: Mapping[ClientId, Any]) -> list[dict[ClientId, Any]]:
+        """What concerns the clients of each rank."""
+        shares: list[dict[ClientId, Any]] = [{} for _ in range(self.ranks)]
+        for client, value in of.items():
+            shares[client % self.ranks][client] = value
+        return shares
+
+    def _merged(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> dict[ClientId, Any]:
+        return {client: value for each in self._ask(verb, arguments) for client, value in each.items()}
+
+    def _ask(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Have every rank do something with its clients, this one too, and return what each gave."""
+        mine = self._scattered([(verb, each) for each in arguments])
+        answers = self._gathered(_answer(self.own, *mine))
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
+    def _scattered(self, each: Sequence[Any] | None) -> Any:
+        received = [None]
+        dist.scatter_object_list(received, None if each is None else list(each), src=0)
+        return received[0]
+
+    def _gathered(self, answer: Any) -> list[Any]:
+        everybody: list[Any] | None = [None] * self.ranks if self.rank == 0 else None
+        dist.gather_object(answer, everybody, dst=0)
+        return everybody or []
+
+
+def _answer(engine: LocalEngine, verb: str, arguments: tuple[Any, ...]) -> Any:
+    """Do what was asked; what goes wrong is told, for the first rank to raise."""
+    try:
+        answer = getattr(engine, verb)(*arguments)
+        return dict(answer) if isinstance(answer, Mapping) else answer
+    except Exception as error:
+        return error
+
+
+def _rank() -> int:
+    """Which of the processes this one is, by torchrun, or by srun."""
+    return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
+
+
+def _local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
+
+
+def _join() -> None:
+    """Find the other ranks, once in a process."""
+    if dist.is_initialized():
+        return
+    if "RANK" in os.environ:  # torchrun says everything
+        dist.init_process_group("gloo", timeout=PATIENCE)
+        return
+    ranks = int(os.environ.get("SLURM_NTASKS") or 1)
+    where = "127.0.0.1:0" if ranks == 1 else f"{_first_node()}:{_port_of_step()}"
+    dist.init_process_group("gloo", f"tcp://{where}", timeout=PATIENCE, rank=_rank(), world_size=ranks)
+
+
+def _first_node() -> str:
+    """Where rank 0 is: on the node that the script of the job runs on, unless MASTER_ADDR says otherwise."""
+    alone = os.environ.get("SLURM_STEP_NUM_NODES") == "1"
+    found = os.environ.get("MASTER_ADDR") or ("127.0.0.1" if alone else os.environ.get("SLURM_LAUNCH_NODE_IPADDR"))
+    if found is None:
+        raise UserError("the ranks do not know where to meet: set MASTER_ADDR to the node of the first")
+    return found
+
+
+def _port_of_step() -> int:
+    """A port on which all tasks of a Slurm step agree."""
+    job, step = (int(os.environ.get(name) or 0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    return int(os.environ.get("MASTER_PORT") or 20000 + (31 * job + step) % 20000)

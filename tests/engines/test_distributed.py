@@ -1,0 +1,130 @@
+"""One run on several processes: the bits of one, started by torchrun."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgraft.base.errors import UserError
+from fedgraft.cli import app
+from fedgraft.core.rounds import Round
+from fedgraft.methods import METHODS
+from fedgraft.runs.run import Run, run
+
+SETTINGS: dict[str, Any] = {
+    "dataset": "digits", "clients": 5, "partition": "dirichlet:0.5", "model": "mlp:8", "rounds": 2, "epochs": 1,
+    "batch_size": 64, "participation": "0.8", "checkpoint_every": 1, "workers": 1, "seed": 3,
+}  # fmt: skip
+SCRIPT = """
+import sys
+from pathlib import Path
+import fedgraft as fg
+settings, names, out = eval(sys.argv[1]), sys.argv[2].split(), Path(sys.argv[3])
+for name in names:
+    try:
+        fg.run(name, engine="distributed", out=out / name, progress=False, **settings)
+    except SystemExit as left:  # what ends the other ranks; here they serve the next run
+        assert left.code == 0
+"""
+RAISING = """
+from fedgraft.methods.fedavg import FedAvg
+
+class Raising(FedAvg):
+    def train(self, client, message):
+        if client.id == 1:
+            raise ValueError("the second client cannot")
+        return super().train(client, message)
+"""
+MAY_DIFFER = {"seconds", "seconds_per_round", "server_seconds", "evaluation_seconds", "workers"}
+
+
+def torchrun(ranks: int, *words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    return subprocess.run(
+        [*launcher, *words], cwd=cwd, capture_output=True, text=True, timeout=600, check=False,
+        env={**alone, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    )  # fmt: skip
+
+
+def timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: timeless(inner) for key, inner in value.items() if key not in MAY_DIFFER}
+    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def bits(place: Path) -> dict[str, Any]:
+    files = [*sorted(place.glob("checkpoints/round-*/*.safetensors")), *place.glob("observed.safetensors")]
+    assert len(files) >= 2
+    found: dict[str, Any] = {str(file.relative_to(place)): file.read_bytes() for file in files}
+    return {**found, "result": timeless(json.loads((place / "result.json").read_text()))}
+
+
+def same_bits(ranks: int, names: list[str], place: Path) -> None:
+    (place / "ranks.py").write_text(SCRIPT)
+    done = torchrun(ranks, "ranks.py", repr(SETTINGS), " ".join(names), "distributed", cwd=place)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name in names:
+        if not (place / "local" / name).exists():
+            run(name, out=place / "local" / name, progress=False, **SETTINGS)
+        assert bits(place / "distributed" / name) == bits(place / "local" / name), name
+
+
+def test_two_ranks_have_the_bits_of_one_process(tmp_path: Path) -> None:
+    same_bits(2, ["fedavg", "ditto", "fedapa", "apple", "local"], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_method_has_the_same_bits_at_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
+    same_bits(ranks, list(METHODS), tmp_path)
+
+
+class StopAfter:
+    """Interrupts a run."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def begin(self, run: Run) -> None: ...
+
+    def round(self, run: Run, this: Round) -> None:
+        if this.number == self.rounds:
+            raise KeyboardInterrupt
+
+    def end(self, run: Run) -> None: ...
+
+
+def test_the_command_resumes_what_one_process_began_and_the_other_ranks_are_silent(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run("fedper", out=tmp_path / "begun", watchers=[StopAfter(1)], progress=False, **SETTINGS | {"rounds": 3})
+    run("fedper", out=tmp_path / "whole", progress=False, **SETTINGS | {"rounds": 3})
+    words = ["-m", "fedgraft", "resume", "begun"]
+    text = (tmp_path / "begun" / "config.toml").read_text()
+    assert 'engine = "local"' in text
+    (tmp_path / "begun" / "config.toml").write_text(text.replace('engine = "local"', 'engine = "distributed"'))
+    done = torchrun(2, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("run directory: begun") == 1
+    assert bits(tmp_path / "begun") == bits(tmp_path / "whole")
+
+
+def test_what_a_client_of_another_rank_raises_ends_the_run_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(RAISING)
+    words = ["--dataset", "digits", "--clients", "4", "--model", "mlp:8", "--rounds", "2", "--retries", "0"]
+    done = torchrun(2, "-m", "fedgraft", "run", "./mine.py:Raising", *words, "--engine", "distributed", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "the second client cannot" in done.stderr
+
+
+def test_many_runs_are_not_shared_out_by_ranks(tmp_path: Path) -> None:
+    out = tmp_path / "comparison"
+    done = CliRunner().invoke(app, ["compare", "fedper", "--engine", "distributed", "--out", str(out), "--later"])
+    assert isinstance(done.exception, UserError)
+    assert "for one run" in str(done.exception)
+    assert not out.exists()
