@@ -16,6 +16,7 @@ from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.growth import Growth
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method
+from fedgraft.core.privacy import sums_objection
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.data.datasets import DATASETS
 from fedgraft.data.partition import listing
@@ -78,8 +79,17 @@ def entries() -> str:
         secure = ("yes" if method.sums() else "no") if up else "nothing is sent"
         refused = ", ".join(method.discloses())
         covered = f"refused: {refused}" if refused else "yes" if up else "nothing to noise"
-        rows.append((name, ", ".join(up) or "nothing", ", ".join(down) or "nothing", secure, covered))
-    return table(("method", "client to server", "server to client", "secure sum", "with `--epsilon`"), rows)
+        whole = secure if sums_objection(method, specification(blobs())) is None else "no"
+        rows.append((name, ", ".join(up) or "nothing", ", ".join(down) or "nothing", secure, covered, whole))
+    heads = (
+        "method",
+        "client to server",
+        "server to client",
+        "secure sum",
+        "with `--epsilon`",
+        "with `--client-epsilon`",
+    )
+    return table(heads, rows)
 
 
 def growths() -> str:

@@ -15,12 +15,13 @@ from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method
+from fedgraft.core.rounds import Round
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.spec import Spec
 from fedgraft.core.workbench import Workbench
 from fedgraft.data.federation import Federation, federate
 from fedgraft.engines.local import LocalEngine
-from fedgraft.runs.run import run
+from fedgraft.runs.run import Run, run
 from fedgraft.testing import CLASSES as CLASSES
 from fedgraft.testing import awkward as awkward
 from fedgraft.testing import blobs
@@ -96,3 +97,32 @@ def on_digits(method: Method, *, rounds: int = 10, **more: Any) -> tuple[float, 
     guesses = [int((data.test.labels == data.train.counts(10).argmax()).sum()) for data in fed.clients]
     accuracy = done.result["last"][method.headline]["accuracy"]["pooled"]
     return float(accuracy), sum(guesses) / sum(len(data.test) for data in fed.clients)
+
+
+class Interrupt:
+    """Stops a run from inside, after a number of rounds."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def begin(self, run: Run) -> None: ...
+
+    def round(self, run: Run, this: Round) -> None:
+        if this.number + 1 == self.after:
+            raise KeyboardInterrupt
+
+    def end(self, run: Run) -> None: ...
+
+
+def same(one: Run, two: Run) -> None:
+    """Insist that two runs ended in the same bits."""
+    assert one.server is not None
+    assert two.server is not None
+    for name in one.server:
+        assert torch.equal(one.server[name], two.server[name]), name
+    for client, state in one._states.items():
+        for name, tensor in state.items():
+            assert torch.equal(tensor, two._states[client][name]), name
+    for a, b in zip(one.records, two.records, strict=True):
+        assert a["trained"] == b["trained"]
+        assert a["participants"] == b["participants"]

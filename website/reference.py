@@ -221,6 +221,10 @@ LEFT = (
     ("run.json", "who the run is: settings, fingerprints of the clients' data, versions, instruction sets"),
     ("metrics.jsonl", "a line for each round as soon as it is over; a record as below"),
     ("result.json", "the whole result, written at the end: format 2, below"),
+    (
+        "start.safetensors",
+        "what an earlier run left for this one to begin with, if it was started so",
+    ),
     ("observed.safetensors", "matrices and figures that the method learned, for every round"),
     ("checkpoints/", "the last two checkpoints: server, clients, and a manifest of checksums"),
     ("preparation.json", "how tables were turned into numbers, where the data were tables"),

@@ -18,8 +18,8 @@ from rich.text import Text
 from fedgraft.base.characters import console
 from fedgraft.core.evaluation import POINTS
 from fedgraft.core.rounds import Round
-from fedgraft.data.inspection import Inspection
 from fedgraft.report.comparison import about_clients
+from fedgraft.runs import learning
 from fedgraft.runs.agenda import Agenda
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.resultfile import Chosen, Result
@@ -40,6 +40,7 @@ class Display:
     _done: int = 0
     _label: str = ""
     _spoken: float = field(default_factory=time.monotonic)
+    _told: set[str] = field(default_factory=set)
 
     def __enter__(self) -> "Display":
         if self.console.is_terminal:
@@ -78,12 +79,14 @@ class Display:
     def begin(self, run: Run) -> None:
         self._label = f"{run.method.name} seed {run.config.seed}" if self.total_runs > 1 else run.method.name
         for sentence in (*run.notes, *run.method.caveats()):
-            self._tell("note:", sentence)
+            if sentence not in self._told:  # the runs of a comparison have the same data, and notes on them
+                self._told.add(sentence)
+                self._tell("note:", sentence)
         if self._progress is not None and self._bar is not None:
             self._progress.update(self._bar, total=self.total_runs * run.config.rounds, description=self._label)
 
     def round(self, run: Run, this: Round) -> None:
-        figures = "loss not told" if math.isnan(this.loss) and run.spec.budget else f"loss {this.loss:.3f}"
+        figures = "loss not told" if math.isnan(this.loss) and run.spec.private else f"loss {this.loss:.3f}"
         metric = run.metrics[0]
         figures += f" {metric.title}" if this.test else ""
         for point, summary in this.test.items():
@@ -190,6 +193,7 @@ def _remarks(facts: Result, row: Row) -> Iterator[str]:
     yield from about_clients(row)
     for guarantee in row.privacy:
         yield f"differential privacy: {guarantee.sentence}"
+    yield from learning.doubts({row.method: [facts]})
     if row.refused:
         yield f"{row.refused} replies refused" + (", and none taken in any round" if row.unheard else "")
 
@@ -208,33 +212,3 @@ def bullets(text: str, width: int) -> str:
     """Fill a list of points, written for another width, to this one."""
     points = (" ".join(point.split()) for point in re.split(r"\n(?=- )", text))
     return "\n".join(textwrap.fill(point, width, subsequent_indent="  ", break_on_hyphens=False) for point in points)
-
-
-def show_inspection(found: Inspection, console: Console) -> None:
-    """Print what lies at sites, and what somebody should look at."""
-    what = ", ".join(filter(None, (found.source, found.task, found.sample and f"samples of {found.sample}")))
-    console.print(f"{len(found.sites)} sites: {what}", highlight=False, markup=False)
-    rows = [{**site, "classes": _spelled(site.get("classes"))} for site in found.sites]
-    figures = [
-        key for key in ("rows", "train", "validation", "test", "mean", "deviation") if any(key in r for r in rows)
-    ]
-    shown = [*figures, *(["classes"] if any(row["classes"] for row in rows) else [])]
-    rows = [{key: _short(row.get(key, "")) for key in ("site", *shown)} for row in rows]
-    console.print(facts_table(rows, {key: key for key in ("site", *shown)}))
-    if found.columns:
-        heads = {key: key for key in ("column", "use", "kind", "values", "missing", "range")}
-        console.print(facts_table(found.columns, heads))
-    for warning in found.warnings:
-        console.print(Text.assemble(("look:", "yellow"), " ", warning))
-    if not found.warnings and not found.problem:
-        console.print("Nothing looks suspicious.")
-
-
-def _spelled(classes: Mapping[str, int] | None) -> str:
-    shown = list((classes or {}).items())
-    text = ", ".join(f"{name} {count}" for name, count in shown[:12])
-    return text + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
-
-
-def _short(value: Any) -> Any:
-    return f"{value:.4g}" if isinstance(value, float) else value

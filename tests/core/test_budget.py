@@ -48,3 +48,18 @@ def test_who_does_not_train_spends_nothing() -> None:
     assert budget.spent(1) == budget.spent(0, asked=0) == 0.0
     assert budget.spent(0) == epsilon(0.5, 2.0, 12, 1e-5)
     assert budget.spent(0, asked=1) < budget.spent(0, asked=2) < budget.spent(0)
+
+
+def test_sums_beside_the_steps_are_paid_for_too() -> None:
+    from opacus.accountants import PRVAccountant
+
+    other = PRVAccountant()
+    other.history = [(1.5, 0.1, 300), (20.0, 1.0, 30)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        told = other.get_epsilon(1e-5)
+    assert epsilon(0.1, 1.5, 300, 1e-5, (20.0, 30)) == pytest.approx(told, rel=0.01)
+    assert epsilon(0.1, 1.5, 300, 1e-5, (20.0, 30)) > epsilon(0.1, 1.5, 300, 1e-5)
+    noise = multiplier(4.0, 1e-5, 0.1, 300, (20.0, 30))
+    assert 3.99 < epsilon(0.1, noise, 300, 1e-5, (20.0, 30)) <= 4.0
+    assert epsilon(0.1, 0.001, 3, 1e-5) == math.inf

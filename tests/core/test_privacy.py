@@ -1,5 +1,6 @@
 """Private training, on what leaves a client: nothing of the samples but clipped and noised gradients."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -10,11 +11,12 @@ from conftest import blobs, fleet, specification
 from scipy import stats
 from torch import Tensor, nn
 
-from fedgraft.base.errors import UserError
-from fedgraft.core import exchange
+from fedgraft.base.errors import ContractError, UserError
+from fedgraft.core import exchange, features, noise
 from fedgraft.core.client import Client
 from fedgraft.core.gradients import Separate
 from fedgraft.core.message import Message
+from fedgraft.core.message import objection as refusal
 from fedgraft.core.method import Method, Spec
 from fedgraft.core.privacy import objection, planned
 from fedgraft.core.rounds import Participation
@@ -31,9 +33,8 @@ PRIVATE = {"epsilon": None, "noise": 2.0, "delta": 1e-5, "sample_clip": 0.5}
 COVERED = sorted(name for name in METHODS if objection(METHODS.make(name)) is None)
 REFUSED = sorted(set(METHODS) - set(COVERED))
 NAMED = {  # what no noise covers, by the names of SECURITY.md
-    "apfl": "weights", "dbe": "mean", "fedala": "weights", "fedas": "fisher", "fedfomo": "gains", "fedgh": "prototypes",
-    "fedgpa": "prototypes", "fedpac": "prototypes", "fedppa": "weights", "fedppa+": "weights",
-    "fedproto": "prototypes", "fedrod": "weights", "ifca": "cluster", "per-fedavg": "weights", "pfedamf": "weights",
+    "dbe": "mean", "fedala": "weights", "fedas": "fisher", "fedfomo": "gains", "fedppa": "weights",
+    "fedppa+": "weights", "per-fedavg": "weights", "pfedamf": "weights",
     "pfedme": "weights",
 }  # fmt: skip
 
@@ -61,9 +62,12 @@ def others(fed: Federation) -> ClientData:
 
 
 @pytest.mark.parametrize("name", COVERED)
-def test_replies_know_the_samples_by_their_clipped_gradients_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With clipped gradients that say nothing, two clients with other samples send the same bits, round after round."""
+def test_replies_know_the_samples_by_clipped_gradients_and_sums_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With clipped gradients and sums that say nothing, clients with other samples send the same bits in all rounds."""
     monkeypatch.setattr(Separate, "clipped", lambda self, x, y, norm: torch.zeros(self._span.stop - self._span.start))
+    monkeypatch.setattr(noise, "drawn_in", lambda parts: torch.zeros(next(iter(parts)).shape[1], dtype=torch.float64))
     method, fed = METHODS.make(name), blobs()
     spec = private(method, fleet(fed) if name == "flexifed" else specification(fed))
     server = method.setup(spec)
@@ -166,6 +170,55 @@ def test_batches_are_poisson_samples_and_the_mean_is_by_their_expected_size() ->
     assert noising.expected == 40
     assert abs(sizes.mean() - 40) < 4 * np.sqrt(400 * 0.1 * 0.9 / 100)
     assert 0.6 < sizes.var() / (400 * 0.1 * 0.9) < 1.5
+
+
+# ---- sums over samples: prototypes, class counts, losses
+
+
+def test_no_sample_brings_more_than_one_to_a_sum_and_the_noise_is_as_promised() -> None:
+    rows = [torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.tensor([[math.nan, 1.0], [0.0, -1.0]])]
+    assert noise.drawn_in(rows).tolist() == pytest.approx([0.6 + 0.3, 0.8 + 0.4 - 1.0])
+    telling = noise.Telling(2.5, 1, np.random.default_rng(0))
+    found = telling.sum([torch.zeros(3, 4000)]) / 2.5
+    assert stats.kstest(found.numpy(), "norm").pvalue > 0.01
+    with pytest.raises(ContractError, match="more sums of its samples"):
+        telling.sum([torch.zeros(3, 4)])
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fedgh", "fedpac", "fedgpa", "fedrod", "ifca"])
+def test_sums_are_counted_and_what_is_made_of_them_is_valid(name: str) -> None:
+    method, fed = METHODS.make(name), blobs()
+    spec = private(method, specification(fed), noise=None, epsilon=4.0)
+    assert spec.budget is not None
+    assert spec.budget.sums == ((2,) * 4 if name in ("fedpac", "fedgpa") else (1,) * 4)
+    assert all(3.99 < spec.budget.spent(client) <= 4.0 for client in range(4))
+    server = method.setup(spec)
+    reply, _ = work(method, spec, fed.clients[0], method.send(server, 0).copy(), first_states(method, spec, [0])[0])
+    assert refusal(reply, method.expects(server, 0)) is None
+
+
+def test_prototypes_come_near_to_the_class_means_where_the_noise_is_small() -> None:
+    fed, method = blobs(), METHODS.make("fedproto")
+    spec = private(method, specification(fed), feature_clip=1e3)
+    assert spec.budget is not None
+    spec = replace(spec, budget=replace(spec.budget, sum_noises=(1e-9,) * 4))
+    client = Client(0, {"own": spec.initial(0)}, fed.clients[0], spec, Workbench(), round=0)
+    means, counts = features.prototypes(client, client.own)
+    exact = features.class_means(*features.features(client, client.own), 3)
+    assert torch.allclose(means, exact, atol=1e-3)
+    assert torch.equal(counts, client.counts)
+    told = features.moments(client, client.own, "prototypes")
+    assert torch.equal(told.means, means)  # asked again, it is the same sum
+    rows, _ = features.features(client, client.own)
+    assert float(told.square) == pytest.approx(float(rows.double().square().sum(1).mean()), abs=1e-2)
+    narrow = replace(spec, budget=replace(spec.budget, feature_clip=0.01))
+    again = Client(0, {"own": spec.initial(0)}, fed.clients[0], narrow, Workbench(), round=0)
+    assert float(features.prototypes(again, again.own)[0].norm(dim=1).max()) <= 0.0101
+
+
+def test_noised_counts_add_up_to_what_is_known() -> None:
+    assert features.adding_up(torch.tensor([2.6, -1.0, 7.9]), 10).tolist() == [2, 0, 8]  # 2.48 and 7.52 of ten
+    assert int(features.adding_up(torch.tensor([-1.0, -2.0]), 7).sum()) == 7
 
 
 # ---- what is counted

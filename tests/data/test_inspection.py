@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from fedgraft.base import characters
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
 from fedgraft.data.inspection import Inspection, inspect
@@ -71,7 +72,66 @@ def test_one_class_and_repeated_samples(tmp_path: Path) -> None:
         (rows if name == "a" else rows.assign(label=1)).to_csv(tmp_path / f"{name}.csv", index=False)
     warnings = "\n".join(look(tmp_path, ignore=("y",)).warnings)
     assert "every row of b is '1'" in warnings
-    assert "test samples that are also among somebody's training samples, which flatters: a (" in warnings
+    assert "test samples that are also among the site's own training samples, which flatters: a (" in warnings
+
+
+def test_two_sites_with_the_same_rows_are_told_from_one_that_repeats_its_own(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"x": np.arange(80), "label": np.arange(80) % 2})
+    for name in "ab":
+        parts = ["train", "test"] if name == "a" else ["test", "train"]
+        rows.assign(set=parts * 40).to_csv(tmp_path / f"{name}.csv", index=False)
+    (warning,) = [each for each in look(tmp_path).warnings if "flatters" in each]
+    assert warning.endswith("another site's training samples, which flatters: a (40), b (40)")
+
+
+def test_columns_that_tell_sites_apart_or_go_with_an_amount(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number, name in enumerate("abc"):
+        amount = rng.normal(size=90)
+        table = {"age": 40 + number % 2, "half": amount + 0.3 * rng.normal(size=90), "x": rng.random(90), "y": amount}
+        pd.DataFrame(table).to_csv(tmp_path / f"{name}.csv", index=False)
+    text = "\n".join(look(tmp_path, target="y").warnings)
+    assert "the column age has one value at each site" in text
+    assert "the column half goes with y (correlation 0.9" in text
+    assert "column x" not in text
+
+
+@pytest.mark.parametrize("file", ["one.csv", "folder"])
+def test_numbers_whose_spelling_counts_stay_as_they_are_written(tmp_path: Path, file: str) -> None:
+    rows = [f"{site},{zip_},{n % 7}.50,{n % 2}" for n, (site, zip_) in enumerate([("01", "007"), ("1", "7")] * 40)]
+    if file == "folder":
+        (tmp_path / file).mkdir()
+        for number in (0, 1):
+            (tmp_path / file / f"{number}.csv").write_text("\n".join(["site,zip,x,label", *rows[number::2]]) + "\n")
+    else:
+        (tmp_path / file).write_text("\n".join(["site,zip,x,label", *rows]) + "\n")
+    reading = Reading(**({"site_column": "site"} if file == "one.csv" else {"ignore": ("site",)}), categories=("zip",))
+    found = find(tmp_path / file, reading).read(reading, "classification", 0)
+    assert found.fitted is not None
+    assert found.fitted.names == ["zip=007", "zip=7", "zip=other", "x"]
+    assert [site.name for site in found.sites] == (["01", "1"] if file == "one.csv" else ["0", "1"])
+
+
+def test_of_many_sites_a_summary_is_shown(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(16):
+        rows = 40 + number
+        table = {f"c{n}": rng.random(rows).round(3) for n in range(16)} | {"label": np.arange(rows) % (2 + number % 2)}
+        pd.DataFrame(table).to_csv(tmp_path / f"site{number:02}.csv", index=False)
+    short = runner.invoke(app, ["inspect", str(tmp_path)]).stdout
+    assert "30 (site00)" in short  # three quarters of 40 rows train
+    assert "fewer classes at site00 (2), site02 (2)" in short
+    assert "site07" not in short
+    assert "16 more columns are inputs of numbers without a missing cell: c0, c1" in " ".join(short.split())
+    whole = runner.invoke(app, ["inspect", str(tmp_path), "--all"]).stdout
+    assert all(f"site{n:02}" in whole and f" c{n} " in whole for n in range(16))
+
+
+def test_who_waits_is_told_for_what(clinics: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(characters, "QUIET", -1.0)
+    done = runner.invoke(app, ["inspect", str(clinics), "--target", "ill", "--json"])
+    assert "looking at column 7 of 7\npreparing samples" in done.stderr
+    assert json.loads(done.stdout)["task"] == "classification"
 
 
 def test_arrays_on_different_scales(tmp_path: Path) -> None:

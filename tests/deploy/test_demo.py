@@ -62,7 +62,7 @@ def test_it_trains_shows_how_it_goes_and_leaves_nothing_running(
     assert "<html" in (folder / "server" / "run" / "report.html").read_text()
     told = " ".join(done.stderr.split())
     for phrase in (
-        "starting the SuperLink", "site site-2 may come in, with the key SHA256:", "of 2 sites: ",
+        "starting the SuperLink", "site site-2 is registered, with the key SHA256:", "of 2 sites: ",
         "connected: site-1, site-2; the run begins", "site site-1 is there", "round 1/1: loss", "ending every program",
     ):  # fmt: skip
         assert phrase in told

@@ -53,7 +53,7 @@ def test_a_site_has_one_key_and_a_new_one_replaces_it(flower: Deployment) -> Non
     with pytest.raises(UserError, match="no site is registered"):
         deploy("nodes")
     said = deploy("register", server / "a.pub", server / "b.pub")
-    assert f"site a: {first} may come in, as node " in said
+    assert f"site a: {first} is registered, as node " in said
     number = said.split("site a: ")[1].splitlines()[0].split()[-1]
     assert deploy("register", server / "a.pub") in said, "once more does no harm"
     listed = deploy("nodes")
@@ -73,7 +73,7 @@ def test_a_site_has_one_key_and_a_new_one_replaces_it(flower: Deployment) -> Non
         deploy("register", server / "b.pub", "--name", "a", "--replace")
 
     said = deploy("register", server / "a.pub", "--replace")
-    assert f"site a: {second} may come in" in said
+    assert f"site a: {second} is registered" in said
     assert f"site a: {first} is shut out, node {number}" in said
     listed = deploy("nodes")
     assert first not in listed

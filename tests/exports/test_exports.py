@@ -100,7 +100,7 @@ def test_values_come_in_their_own_unit(tmp_path: Path) -> None:
     place = hospitals(tmp_path / "sites", regression=True)
     run = fg.run("local", dataset=str(place), target="outcome", out=tmp_path / "run", **{**QUICK, "rounds": 20})
     model = package.whole(package.subject(run, "basel", "trained"))
-    found = asking.evaluate(model, place / "basel.csv", ["rmse", "r2"])
+    found = asking.evaluate(model, place / "basel.csv", ["rmse,r2"])
     header, *rows = csv.reader(asking.predict(model, place / "basel.csv").splitlines())
     truth = [float(row["outcome"]) for row in csv.DictReader((place / "basel.csv").open())]
     assert header == ["outcome"]

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,13 @@ def test_arrays_join_from_python_and_say_what_is_wrong_with_them(arrays: Run, tm
         fg.join(arrays, fg.Site(**other))
     twin = fg.join(arrays, fg.Site(**_arrays(0), name="twin"))
     assert "twin has the very samples of client 0" in twin.notes[0]
+
+
+def test_a_site_of_one_class_is_told_that_there_is_nothing_to_learn(home: Path, tmp_path: Path) -> None:
+    only = [[age, sex, "ill"] for age, sex, _ in rows(3, 60)]
+    made = fg.join(home / "run", table(tmp_path / "bonn.csv", only))
+    assert made.notes == (
+        "every training sample of bonn is of one class: there is nothing to tell apart, alone or joined",
+    )
+    nothing = replace(made.figures("trained")[0], joined=None, alone=None, gain=None, interval=None)
+    assert str(nothing).endswith("means nothing on the site's test samples.")

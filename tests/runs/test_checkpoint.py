@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import small_network
+from conftest import Interrupt, same, small_network
 from program import Program, fedgraft, wait_for
 from safetensors.torch import load, save
 
@@ -24,21 +24,6 @@ from fedgraft.runs.run import Run
 SETTINGS = {"rounds": 5, "lr": 0.1, "batch_size": 8, "participation": 0.75, "optimizer_state": "kept"}
 
 
-class Interrupt:
-    """Stops a run from inside, after a number of rounds."""
-
-    def __init__(self, after: int) -> None:
-        self.after = after
-
-    def begin(self, run: Run) -> None: ...
-
-    def round(self, run: Run, this: Round) -> None:
-        if this.number + 1 == self.after:
-            raise KeyboardInterrupt
-
-    def end(self, run: Run) -> None: ...
-
-
 def interrupted(fed: Federation, place: Path, method: str = "fedapa", after: int = 3) -> Path:
     with pytest.raises(KeyboardInterrupt):
         fg.run(
@@ -46,19 +31,6 @@ def interrupted(fed: Federation, place: Path, method: str = "fedapa", after: int
             **SETTINGS,
         )  # fmt: skip
     return place
-
-
-def same(one: Run, two: Run) -> None:
-    assert one.server is not None
-    assert two.server is not None
-    for name in one.server:
-        assert torch.equal(one.server[name], two.server[name]), name
-    for client, state in one._states.items():
-        for name, tensor in state.items():
-            assert torch.equal(tensor, two._states[client][name]), name
-    for a, b in zip(one.records, two.records, strict=True):
-        assert a["trained"] == b["trained"]
-        assert a["participants"] == b["participants"]
 
 
 @pytest.mark.parametrize("method", ["fedapa", "fedper", "local"])

@@ -18,6 +18,8 @@ from fedgraft.cli import app
 from fedgraft.core.metrics import AUC, Accuracy
 from fedgraft.core.rounds import Round
 from fedgraft.core.samples import Samples
+from fedgraft.runs.config import RunConfig, configure
+from fedgraft.runs.learning import flags, rates
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.recommend import ranked, recommend, says
 from fedgraft.runs.recommendation import Recommendation, Standing
@@ -76,7 +78,7 @@ def test_sites_that_contradict_each_other_should_not() -> None:
     done = recommend(contradictory(), **FEW)
     assert not done.pays
     assert done.take == "local"
-    assert done.headline.startswith("Joining does not pay")
+    assert done.headline.startswith(("Joining does not pay", "It is not clear that joining pays"))
     assert done.told("pays") == []
 
 
@@ -186,6 +188,8 @@ def test_methods_that_do_not_fit_the_task_are_left_out(tmp_path: Path) -> None:
     typed = CliRunner().invoke(app, ["recommend", str(tmp_path), *flags.split(), "--out", str(out)])
     assert typed.exit_code == 0, typed.output
     assert json.loads(typed.stdout) == json.loads((out / "recommendation.json").read_text()) == done.to_json()
+    with pytest.raises(UserError, match=r"is that of a recommendation: the finalists' runs are below .*final"):
+        fg.load(out)
 
 
 def test_the_better_is_first_in_the_metrics_direction() -> None:
@@ -239,6 +243,30 @@ def test_a_ranking_counts_by_its_rarer_class() -> None:
     assert math.isnan(weighed([None], [3]))
 
 
+def test_that_weight_is_near_the_best_one_for_an_auc() -> None:
+    """Drawn scores, no data: the variance of an AUC times its rarer class's samples is much the same everywhere."""
+    rng = np.random.default_rng(0)
+    sites = [(17, 1), (20, 25), (40, 60), (33, 3)]
+
+    def areas(positives: int, negatives: int) -> Any:
+        ill, well = rng.normal(1.2, 1, (2000, positives, 1)), rng.normal(0, 1, (2000, 1, negatives))
+        return (ill > well).mean(axis=(1, 2))
+
+    drawn = np.array([areas(*site) for site in sites])
+    rarer, samples, alike = np.array([min(site) for site in sites]), np.array([sum(site) for site in sites]), np.ones(4)
+    scaled = drawn.var(axis=1) * rarer
+    assert scaled.max() / scaled.min() < 2.2
+
+    def lost(weights: Any) -> float:
+        """The share of the precision of the best weights that others waste."""
+        best = 1 / (1 / drawn.var(axis=1)).sum()
+        return float(1 - best / np.average(drawn, axis=0, weights=weights).var())
+
+    assert lost(rarer) < 1 / 9
+    assert lost(rarer) < lost(samples)
+    assert lost(alike) > 0.4
+
+
 def test_two_healthy_patients_do_not_make_joining_pay() -> None:
     auc = MetricInfo.of(AUC())
     figures = [[0.9, 0.9], [0.9, 0.9]], [[0.5, 0.5], [0.51, 0.51]]
@@ -268,5 +296,39 @@ def test_a_race_in_which_nobody_learned_says_so() -> None:
             each.rounds[:] = [first, first.model_copy(update={"round": 2, "loss": last})]
         return " ".join(done.lines)
 
-    assert "the training loss went from 2.3 to 2.29. Ask again with a larger --lr" in alone(2.29)
-    assert "Nobody has learned" not in alone(1.2)
+    assert "the training loss went from 2.3 to 2.29. Try a larger --lr" in alone(2.29)
+    assert "Hardly anything" not in alone(1.2)
+    assert "went from 2.3 up to 999. Try a smaller --lr" in alone(999)
+
+
+def test_which_rates_are_tried() -> None:
+    fed = alike(2, own=24)
+    usual = RunConfig()
+    few = [{"lr": 0.02, "batch_size": 32}, {"lr": 0.1, "batch_size": 32}, {"lr": 0.02, "batch_size": 8},
+           {"lr": 0.1, "batch_size": 8}]  # fmt: skip
+    assert rates(usual, fed) == few  # one batch of 24, twice: two steps in a round
+    assert rates(configure(usual, {"steps": 20}), fed) == [{"lr": 0.02}, {"lr": 0.1}, {"lr": 0.004}]
+    assert rates(usual, alike(2, own=160)) == [{"lr": 0.02}, {"lr": 0.1}, {"lr": 0.004}]  # ten steps
+    assert rates(configure(usual, {"lr": 0.02}), fed) == []
+    assert flags(few[-1]) == "--lr 0.1 --batch-size 8"
+
+
+def test_a_rate_is_found_where_the_usual_one_learns_nothing(tmp_path: Path) -> None:
+    """Inputs of a hundredth of the usual size need steps that are longer by far."""
+    fed = alike(3)
+
+    def dim(samples: Samples) -> Samples:
+        return Samples(samples.inputs / 100, samples.labels, samples.preparation)
+
+    clients = tuple(replace(each, train=dim(each.train), validation=dim(each.validation)) for each in fed.clients)
+    faint = replace(fed, clients=clients)
+    some = {key: value for key, value in FEW.items() if key not in ("lr", "batch_size")}
+    done = recommend(faint, out=tmp_path / "race", **some | {"seeds": 1})
+    assert done.notes[-1].startswith("Clients trained with --lr 0.1 ")
+    assert done.final.config.training.lr == 0.1
+    assert len(list((tmp_path / "race" / "rates").iterdir())) == 4
+    assert "4 federated methods were tried, in 13 runs" in " ".join(done.lines)
+    race = (tmp_path / "race" / "race.toml").read_text()
+    again = recommend(faint, out=tmp_path / "race", **some | {"seeds": 1})
+    assert again.notes == done.notes
+    assert (tmp_path / "race" / "race.toml").read_text() == race

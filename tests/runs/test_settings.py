@@ -42,6 +42,7 @@ ANOTHER: dict[str, Any] = {
     "data_seed": 1,
     "participation": "0.4",
     "hold_out": 0.4,
+    "start_from": "usual",
     "evaluate_every": 2,
     "evaluate_clients": 2,
     "storage": "disk",
@@ -71,8 +72,14 @@ ANOTHER: dict[str, Any] = {
     "delta": 1e-3,
     "noise": 2.0,
     "sample_clip": 0.1,
+    "feature_clip": 0.1,
+    "client_epsilon": 3.0,
+    "client_noise": 2.0,
+    "client_clip": 0.1,
+    "client_quantile": 0.9,
 }
-OF_PRIVACY = {"epsilon", "delta", "noise", "sample_clip"}
+OF_CLIENTS = {"client_epsilon", "client_noise", "client_clip", "client_quantile"}
+OF_PRIVACY = {"epsilon", "delta", "noise", "sample_clip", "feature_clip", *OF_CLIENTS}
 OF_TABLES = {"target", "site_column", "split", "test_share", "window", "ignore", "categories"}
 OF_THE_DATA = {
     "dataset", "data_dir", "clients", "partition", "validation", "normalise", "augment", "resize", "task", "data_seed",
@@ -193,7 +200,13 @@ def test_each_setting_acts_or_is_refused(ways: dict[str, dict[str, Any]], tmp_pa
 
 
 def test_settings_of_privacy_act_on_networks_that_can_have_it(ways: dict[str, dict[str, Any]], tmp_path: Path) -> None:
-    for name, beside in (("epsilon", {}), ("noise", {}), ("delta", {"epsilon": 3.0}), ("sample_clip", {"noise": 2.0})):
+    besides: dict[str, dict[str, Any]] = {
+        "epsilon": {}, "noise": {}, "delta": {"epsilon": 3.0}, "sample_clip": {"noise": 2.0},
+        "feature_clip": {"noise": 2.0, "method": "fedproto", "model": "mlp:5"},
+        "client_epsilon": {}, "client_noise": {}, "client_clip": {"client_noise": 2.0},
+        "client_quantile": {"client_noise": 2.0},
+    }  # fmt: skip
+    for name, beside in besides.items():
         given = {**ways["file"], "model": "linear", **beside}
         first = trace(tmp_path / f"without-{name}", **given)
         other = trace(tmp_path / f"with-{name}", **given, **{name: ANOTHER[name]})

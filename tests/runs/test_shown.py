@@ -126,3 +126,5 @@ def test_notes_with_square_brackets_are_text() -> None:
     display = terminal.Display(terminal.Console(file=stream, width=120))
     display.begin(run)
     assert "runs/[/x] is damaged" in stream.getvalue()
+    display.begin(run)
+    assert stream.getvalue().count("is damaged") == 1, "what was said of one run is not said of the next"

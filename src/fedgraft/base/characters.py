@@ -3,6 +3,9 @@
 import codecs
 import io
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +17,8 @@ _STAND_INS = str.maketrans({
     "→": ">", "▸": ">", "×": "x", "–": "-", "—": "-", "\N{MINUS SIGN}": "-", "‘": "'", "’": "'", "“": '"', "”": '"',
 })  # fmt: skip
 _NAME = "fedgraft-stand-in"
+QUIET = 3.0
+"""Seconds after which somebody who waits wants to know for what."""
 
 
 def stand_in(error: UnicodeError) -> tuple[str, int]:
@@ -41,6 +46,27 @@ def console(*, stderr: bool = True) -> "Console":
             return "utf-8"
 
     return Wide(stderr=stderr)
+
+
+@contextmanager
+def telling() -> Iterator[Callable[[str], None]]:
+    """Say what is being done, on stderr: one line that changes in a terminal, a line every few seconds elsewhere."""
+    from rich.markup import escape
+
+    screen = console()
+    if screen.is_terminal:
+        with screen.status("beginning") as status:
+            yield lambda sentence: status.update(escape(sentence))
+        return
+    spoken = time.monotonic()
+
+    def say(sentence: str) -> None:
+        nonlocal spoken
+        if time.monotonic() - spoken > QUIET:
+            spoken = time.monotonic()
+            print(sentence, file=sys.stderr, flush=True)
+
+    yield say
 
 
 def as_text(picture: "RenderableType") -> str:

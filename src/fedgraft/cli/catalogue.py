@@ -81,23 +81,28 @@ def datasets(data_dir: DataDir = None, as_json: Json = False) -> None:
 def _inspect(
     path: Annotated[str, typer.Argument(help="A folder or a table of sites, or the name of a dataset that has sites.")],
     data_dir: DataDir = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every site and every column, however many there are.")
+    ] = False,
     as_json: Json = False,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Show what lies at sites before anything is trained: sites, columns, classes, and what looks suspicious."""
     full = configure({"dataset": path, **settings})
-    from fedgraft.data.federation import source_of
-    from fedgraft.data.inspection import inspect as look
-    from fedgraft.runs.population import reading
-    from fedgraft.terminal import show_inspection
+    with characters.telling() as say:
+        from fedgraft.data.federation import source_of
+        from fedgraft.data.inspection import inspect as look
+        from fedgraft.runs.population import reading
 
-    wish = reading(full)
-    found = look(source_of(path, wish, data_dir), wish, full.task, full.seed)
+        wish = reading(full)
+        found = look(source_of(path, wish, data_dir), wish, full.task, full.seed, say)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2))
     else:
-        show_inspection(found, characters.console(stderr=False))
+        from fedgraft.report.inspection import show
+
+        show(found, characters.console(stderr=False), everything=everything)
     if found.problem:
         raise UserError(f"this cannot be trained on yet: {found.problem}")
 

@@ -17,31 +17,45 @@ GRID = 1e-3
 """How finely a privacy loss is told apart; coarser is faster and dearer."""
 CLOSE = 1e-3
 """How much of a budget, in proportion, may be left over when noise is chosen."""
+Beside = tuple[float, int]
+FAINT = 0.02
+"""Less noise than this is none: a step would cost an epsilon above a thousand, and accounting for it much memory."""
 
 
 @lru_cache(maxsize=4096)
-def epsilon(rate: float, noise: float, steps: int, delta: float) -> float:
-    """Return the epsilon of so many steps on Poisson samples at a ``rate``; ``noise`` is a multiple of the clip."""
-    if not steps:
+def epsilon(rate: float, noise: float, steps: int, delta: float, beside: Beside = (0.0, 0)) -> float:
+    """Return the epsilon of so many steps on Poisson samples at a ``rate``; ``noise`` is a multiple of the clip.
+
+    ``beside`` them there may be sums over all samples: their noise, as a multiple of what a sample can bring, and how
+    many there are.
+    """
+    kinds = [(chance, strength, n) for chance, strength, n in ((rate, noise, steps), (1.0, *beside)) if n]
+    if not kinds:
         return 0.0
     accounting, accountant = _accounting()
-    one = accounting.GaussianDpEvent(noise)
-    event = accounting.PoissonSampledDpEvent(rate, one) if rate < 1 else one
-    relation = accounting.NeighboringRelation.REPLACE_SPECIAL
-    account = accountant(relation, value_discretization_interval=GRID)
-    return float(account.compose(accounting.SelfComposedDpEvent(event, steps)).get_epsilon(delta))
+    account = accountant(accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=GRID)
+    for chance, strength, times in kinds:
+        if strength < FAINT:
+            return math.inf
+        one = accounting.GaussianDpEvent(strength)
+        event = accounting.PoissonSampledDpEvent(chance, one) if chance < 1 else one
+        account.compose(accounting.SelfComposedDpEvent(event, times))
+    return float(account.get_epsilon(delta))
 
 
 @lru_cache(maxsize=4096)
-def multiplier(budget: float, delta: float, rate: float, steps: int) -> float:
-    """Return the least noise, to within a thousandth of the budget, with which so many steps stay inside it."""
+def multiplier(budget: float, delta: float, rate: float, steps: int, beside: Beside = (0.0, 0)) -> float:
+    """Return the least noise, to within a thousandth of the budget, with which so many steps stay inside it.
+
+    The budget pays for what is ``beside`` them too.
+    """
     if not steps:
         return 0.0
     aim, goal = _guess(budget, delta, rate, steps), budget * (1 - CLOSE / 2)
     low: tuple[float, float] | None = None  # noise that is too little, and what it costs; then noise that will do
     high: tuple[float, float] | None = None
     for _ in range(60):
-        cost = epsilon(rate, aim, steps, delta)
+        cost = epsilon(rate, aim, steps, delta, beside)
         if cost > budget:
             low = aim, cost
         else:
@@ -100,11 +114,22 @@ class Budget:
     rounds: tuple[int, ...]
     aside: frozenset[str] = frozenset()
     """Names of trainings that never reach what leaves a client, and are not noised."""
+    sums: tuple[int, ...] = ()
+    """How many noised sums over its samples each client tells, at most, each time that it is asked."""
+    sum_noises: tuple[float, ...] = ()
+    feature_clip: float = 1.0
+
+    def told(self, client: int, asked: int | None = None) -> Beside:
+        """Return the noise of a client's sums, and how many it has told."""
+        if not self.sums:
+            return 0.0, 0
+        return self.sum_noises[client], self.sums[client] * (self.rounds[client] if asked is None else asked)
 
     def spent(self, client: int, asked: int | None = None) -> float:
         """Return a client's epsilon after it was ``asked`` so often; as often as planned, unless told."""
         times = self.rounds[client] if asked is None else asked
         if not self.rates[client]:
             return 0.0
-        cost = epsilon(self.rates[client], self.noises[client], self.steps[client] * times, self.delta)
+        steps, beside = self.steps[client] * times, self.told(client, asked)
+        cost = epsilon(self.rates[client], self.noises[client], steps, self.delta, beside)
         return cost if math.isfinite(cost) else math.inf

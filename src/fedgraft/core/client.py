@@ -1,6 +1,6 @@
 """A client: its private named tensors, and the tools with which a method works on its data."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedgraft.base.errors import ContractError
 from fedgraft.core import streams
 from fedgraft.core.model import Layout, Model, Shared
-from fedgraft.core.noise import Noising
+from fedgraft.core.noise import Noising, Telling
 from fedgraft.core.optimizer import Stepper, optimizer
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.settings import Training
@@ -52,8 +52,11 @@ class Client(Borrower):
         self.steps = 0
         self._workbench, self._purpose, self._secret = workbench, purpose, secret
         self._noise: Noising | None = None
+        self._telling: Telling | None = None
         self.counted: int | None = None
         """The noised steps that were asked for, while nobody trains and they are only counted."""
+        self.told: dict[str, Tensor] = {}
+        """The noised sums over the samples that this round has, by name."""
 
     @property
     def own(self) -> Tensor:
@@ -115,6 +118,11 @@ class Client(Borrower):
 
     def torch_stream(self, purpose: str) -> torch.Generator:
         return streams.torch_generator(self.spec.seed, self._purpose, purpose, self.round, self.id)
+
+    def secret_stream(self, what: str) -> np.random.Generator:
+        """Random numbers for privacy, which at a site nobody else can know."""
+        key: tuple[streams.Key, ...] = (self.spec.seed,) if self._secret is None else ("secret", self._secret)
+        return streams.generator(*key, what, self.round, self.id)
 
     # models
     def model(self, weights: Tensor | None = None, role: str = "own") -> Model:
@@ -187,12 +195,34 @@ class Client(Borrower):
         if samples is not None:
             raise ContractError(f"{name!r} trains on a part of the samples, and is not counted so under privacy")
         if self._noise is None:
-            key: tuple[streams.Key, ...] = (self.spec.seed,) if self._secret is None else ("secret", self._secret)
-            sampling, noise = (streams.generator(*key, what, self.round, self.id) for what in ("sampling", "noise"))
+            sampling, noise = self.secret_stream("sampling"), self.secret_stream("noise")
             rate, left = budget.rates[self.id], budget.steps[self.id]
             expected = rate * self.samples
             self._noise = Noising(budget.clip, budget.noises[self.id], rate, expected, left, sampling, noise)
         return self._noise
+
+    @property
+    def private(self) -> bool:
+        """Whether what is made of the samples here may leave only with noise."""
+        return self.spec.budget is not None and self._purpose == "train"
+
+    def tell(self, name: str, width: int, parts: Callable[[], Iterable[Tensor]]) -> Tensor:
+        """Return a sum over the samples that may leave, under privacy: ``parts`` has a row for each sample.
+
+        Each row is drawn in to a norm of 1, and the sum is noised. Asked for the same ``name`` again in a round, it is
+        the same sum, and costs nothing.
+        """
+        budget = self.spec.budget
+        assert budget is not None
+        if name not in self.told:
+            if self.counted is not None:
+                self.told[name] = torch.zeros(width, dtype=torch.float64)
+                return self.told[name]
+            if self._telling is None:
+                noise = self.secret_stream("sums")
+                self._telling = Telling(budget.sum_noises[self.id], budget.sums[self.id], noise)
+            self.told[name] = self._telling.sum(parts())
+        return self.told[name]
 
     @contextmanager
     def stepper(

@@ -54,7 +54,7 @@ class Engine(Protocol):
         ...
 
     def restore(self, clients: Mapping[ClientId, State]) -> None:
-        """Let the clients be what they were when ``snapshot`` returned this, also in an earlier process."""
+        """Let the clients be what they were when ``snapshot`` returned this, also in an earlier process or run."""
         ...
 
     def wait(self, count: int, round: int, reason: str) -> None:

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -25,15 +25,29 @@ from fedgraft.core.state import Holder
 from fedgraft.core.training import Phase
 
 
+class Secrets(Protocol):
+    """Where a server on its own machine draws random numbers from that no client may know."""
+
+    def sampling(self, round: int) -> str:
+        """Return the key of a round's participants."""
+        ...
+
+    def noise(self, round: int, total: Mapping[str, Tensor]) -> str:
+        """Return the key of the noise on a sum, or refuse if that would be more than the run may release."""
+        ...
+
+
 class Server(Holder):
     """The server's state: named tensors, and all that a checkpoint holds of it.
 
-    ``tested`` is not the method's: how many samples of a kind each client tests on, as its first report said.
+    ``tested`` is not the method's: how many samples of a kind each client tests on, as its first report said. Nor is
+    ``secrets``: where others must not know the random numbers of this server, it draws them from there.
     """
 
     def __init__(self, spec: Spec, **state: Tensor) -> None:
         self.spec, self.round = spec, 0
         self.tested: dict[tuple[str, ClientId], int] = {}
+        self.secrets: Secrets | None = None
         self._state = dict(state)
         self._made: tuple[Any, Tensor] | None = None
 
@@ -88,8 +102,16 @@ class Method:
     replies are merged too (``rounds``), so that the server learns what concerns it alone."""
     refuses_newcomers: ClassVar[str] = ""
     """Why no such client can be served, if so, in half a sentence."""
+    refuses_start: ClassVar[str] = ""
+    """Why its clients cannot begin with a model that another method left, if so, in half a sentence."""
+    nothing_common: ClassVar[str] = ""
+    """Why no model of it can be everybody's beginning in another run, if so, in half a sentence."""
     aside: ClassVar[tuple[str, ...]] = ()
     """Names of trainings (``client.train(name=...)``) whose result never reaches a reply, in this or a later round."""
+    told_share: ClassVar[float] = 0.3
+    """Which share of a privacy budget the sums over samples have that leave besides (``client.tell``), if there are."""
+    answers: ClassVar[Mapping[str, str]] = {}
+    """Which entry of a message an entry of the reply is the new value of, where their names differ."""
     shows: ClassVar[Mapping[str, str]] = {}
     """What each name in ``observe`` and ``observe_client`` means, for whoever looks at the picture."""
 
@@ -182,10 +204,10 @@ class Method:
         self.merge(server, inbox)
 
     def discloses(self) -> Mapping[str, str]:
-        """Return what of a reply is made of the client's samples past ``client.train``, and how.
+        """Return what of a reply is made of the client's samples past ``client.train`` and ``client.tell``, and how.
 
-        Private training clips and noises every gradient, and covers nothing else: a method that discloses something is
-        refused there. A class that changes the client half says it anew, if only that there is nothing.
+        These two clip and noise what each sample brings, and nothing covers anything else: under privacy a method that
+        discloses something is refused. A class that changes the client half says it anew, if only that it is nothing.
         """
         return {}
 
@@ -206,6 +228,11 @@ class Method:
         """The hyper-parameters by name, also those that a method of one's own keeps without declaring them."""
         declared = dataclasses.asdict(self)
         return declared | {name: value for name, value in vars(self).items() if name not in declared}
+
+
+def weight(method: Method, spec: Spec, samples: int) -> int:
+    """Return what a client with so many samples counts in a sum; all alike, where a whole client is protected."""
+    return samples if method.sums() == "samples" and spec.client_privacy is None else 1
 
 
 def average(spec: Spec, inbox: Inbox, entry: str = "weights", *, uniform: bool = False) -> Tensor:

@@ -164,6 +164,8 @@ class Model:
         self._lent: Tensor | None = None
         self.penalised = False
         """Whether somebody asked for ``weights``: what a loss makes of them is not seen at any layer."""
+        self.batch: tuple[Tensor, Tensor] | None = None
+        """The samples of the step that is made now, for what a method trains beside: a loss may see them one by one."""
         self._parameters: dict[str, list[nn.Parameter]] = {"extractor": [], "head": []}
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         for slot in layout.slots:

@@ -12,12 +12,14 @@ from fedgraft.base.errors import ContractError, UserError
 from fedgraft.base.foreign import plain
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
+from fedgraft.core.clientlevel import CLIP
 from fedgraft.core.crossing import copies
 from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import KINDS, POINTS, Point, Score, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message, objection
-from fedgraft.core.method import Method, Server, Spec
+from fedgraft.core.method import Inbox, Method, Server, Spec, weight
+from fedgraft.core.release import leaves, release
 from fedgraft.core.stages import StageError
 
 
@@ -27,9 +29,14 @@ class Participation:
 
     low: float = 1.0
     high: float = 1.0
+    poisson: bool = False
+    """Whether each client takes part with that chance, whoever else does, so that their number varies too."""
 
-    def pick(self, seed: int, round: int, clients: int) -> list[ClientId]:
+    def pick(self, seed: int | str, round: int, clients: int) -> list[ClientId]:
+        """Draw those who take part in a round, from a run's seed or from a secret of the server's."""
         rng = streams.generator(seed, "participation", round)
+        if self.poisson:
+            return [int(client) for client in (rng.random(clients) < self.low).nonzero()[0]]
         least, most = (max(1, round_half_up(share * clients)) for share in (self.low, self.high))
         return sorted(int(c) for c in rng.choice(clients, size=int(rng.integers(least, most + 1)), replace=False))
 
@@ -128,7 +135,8 @@ def _memory(server: Server, engine: Engine) -> Callable[[], None]:
 def _round(method: Method, server: Server, engine: Engine, participation: Participation) -> Round:
     """Let those who take part in a round train, wave by wave."""
     spec, number, started = server.spec, server.round, time.perf_counter()
-    this = Round(number, tuple(participation.pick(spec.seed, number, spec.clients)))
+    key = spec.seed if server.secrets is None else server.secrets.sampling(number)
+    this = Round(number, tuple(participation.pick(key, number, spec.clients)))
     losses: list[tuple[float, int]] = []
     for wave in method.waves(server, number, this.participants):
         _serve(method, server, engine, wave, this, losses)
@@ -162,8 +170,17 @@ def deliver(method: Method, server: Server, clients: Sequence[ClientId]) -> dict
     messages = copies(method.dispatch(server, clients))
     if before != {name: (id(tensor), tensor._version) for name, tensor in server.items()}:
         raise ContractError(f"{method.name}.send changed the server's state")
-    stages = server.spec.pipeline
-    return {client: stages.encode("down", message, {}, {}) for client, message in messages.items()}
+    stages, told = server.spec.pipeline, _told_clip(server)
+    encoded = {client: stages.encode("down", message, {}, {}) for client, message in messages.items()}
+    return {client: Message(**message, **told) for client, message in encoded.items()} if told else encoded
+
+
+def _told_clip(server: Server) -> dict[str, Tensor]:
+    """Return what clients are told besides, where the norm to which updates are clipped adapts."""
+    privacy = server.spec.client_privacy
+    if privacy is None or privacy.quantile is None:
+        return {}
+    return {CLIP: server.get(CLIP, torch.tensor(privacy.clip, dtype=torch.float64))}
 
 
 def _serve(
@@ -187,11 +204,15 @@ def _serve(
     stages = server.spec.pipeline
     seen = {client: stages.decode("down", message, {}) for client, message in messages.items()}
     taken = accepted(method, server, seen, outcomes, this)
-    inbox = {client: outcome.reply for client, outcome in taken.items()}
+    replies = {client: outcome.reply for client, outcome in taken.items()}
     losses += [(o.loss, server.spec.samples[client]) for client, o in taken.items() if math.isfinite(o.loss)]
-    this.accepted += len(inbox)
-    this.heard |= inbox.keys()
-    engine.commit(inbox.keys())
+    this.accepted += len(replies)
+    this.heard |= replies.keys()
+    engine.commit(replies.keys())
+    inbox: Inbox = replies
+    if server.spec.client_privacy is not None:
+        undone = len(replies) < min(engine.quorum, len(wave))  # below the quorum nothing is released, nor spent
+        inbox = {} if undone else release(method, server, seen, replies)
     if inbox:
         method.merge(server, inbox)
     this.server_seconds += time.perf_counter() - started
@@ -219,7 +240,9 @@ def accepted(
             sound[client] = outcome
         else:
             complaints[client] = complaint
-    judged = server.spec.pipeline.judge(server.spec, messages, {client: o.reply for client, o in sound.items()})
+    judged = {}
+    if server.spec.client_privacy is None:  # otherwise each is clipped, and none may decide what becomes of another
+        judged = server.spec.pipeline.judge(server.spec, messages, {client: o.reply for client, o in sound.items()})
     complaints |= {client: f"the reply {complaint}" for client, complaint in judged.items()}
     for client, complaint in complaints.items():
         this.refused.append(Refusal(client, f"{method.name}, round {this.number + 1}: {complaint}"))
@@ -231,9 +254,11 @@ def _gathered(
 ) -> dict[ClientId, Outcome | Failure]:
     """Let the stages make of the replies of a wave what the server gets of them."""
     spec, sent = server.spec, {client: o for client, o in outcomes.items() if isinstance(o, Outcome)}
-    weights = {client: spec.samples[client] if method.sums() == "samples" else 1 for client in sent}
+    weights = {client: weight(method, spec, spec.samples[client]) for client in sent}
     replies = spec.pipeline.gather({client: o.reply for client, o in sent.items()}, weights)
     apart = Failure("the reply cannot be added to the others: it is not finite, too large, or of another shape")
+    if spec.client_privacy is not None and len(replies) < (least := spec.client_privacy.sharing):
+        replies, apart = {}, Failure(f"{len(replies)} clients are left, and it takes {least} to bring the noise")
     return {client: replace(o, reply=replies[client]) if client in replies else apart for client, o in sent.items()}
 
 
@@ -259,7 +284,7 @@ def _objection(
         return outcome.reason
     if outcome.round is not None and outcome.round != server.round:
         return f"the reply belongs to round {outcome.round + 1}"
-    complaint = objection(outcome.reply, method.expects(server, client))
+    complaint = objection(outcome.reply, leaves(method, server, client))
     return complaint and f"the reply {complaint}"
 
 

@@ -45,6 +45,10 @@ class Secure(Stage):
         if type(self.answering) is not float or not 0.5 < self.answering <= 1:
             raise UserError(f"secure: more than half (0.5) of a round's clients have to answer, not {self.answering!r}")
 
+    def least(self, clients: int) -> int:
+        """How many of the clients of a wave have to answer."""
+        return max(LEAST, math.ceil(self.answering * clients - 1e-9))
+
     def encode(self, message: Message, known: Mapping[str, Tensor], memory: MutableMapping[str, Tensor]) -> Message:
         """What is not finite, or too large, has no whole numbers; it stays as it is, and is not added up."""
         coded = {}

@@ -22,7 +22,7 @@ TASKS: Registry[Any] = Registry("task", "fedgraft.core.task", group="fedgraft.ta
 METRICS: Registry[Any] = Registry(
     "metric", "fedgraft.core.metrics", group="fedgraft.metrics", base="fedgraft.core.metrics:Metric"
 )
-DELTA, SAMPLE_CLIP = 1e-5, 1.0
+DELTA, SAMPLE_CLIP, FEATURE_CLIP, CLIENT_CLIP = 1e-5, 1.0, 5.0, 1.0
 BOUND = "bound"
 """The stage that is there in every run: the safety net."""
 
@@ -76,6 +76,33 @@ class Training(Settings):
     sample_clip: float | None = Field(
         None, gt=0, description=f"each sample's gradient is clipped to this norm (default {SAMPLE_CLIP:g}, as delta)"
     )
+    feature_clip: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description=f"for prototypes, a sample's features are clipped to this (default {FEATURE_CLIP:g}, as delta)",
+    )
+    client_epsilon: float | None = Field(
+        None, ge=0.01, le=100, description="differential privacy of whole clients: the budget of the whole run"
+    )
+    client_noise: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="noise in the sum of updates as a multiple of client_clip (default: what client_epsilon needs)",
+    )
+    client_clip: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description=f"each client's update is clipped to this norm (default {CLIENT_CLIP:g}, as delta)",
+    )
+    client_quantile: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="let client_clip follow this quantile of the updates' norms (default: it is fixed)",
+    )
     stages: tuple[str, ...] = Field(
         (BOUND,),
         description="what is done to messages on their way, in this order: float16, int8, topk:SHARE; where replies "
@@ -114,18 +141,32 @@ class Training(Settings):
 
     @model_validator(mode="after")
     def _private_or_not(self) -> Self:
-        lone = [name for name in ("delta", "sample_clip") if getattr(self, name) is not None]
+        if self.delta is not None and not (self.private or self.client_private):
+            raise ValueError("delta is a setting of differential privacy: name epsilon or noise too")
+        lone = [name for name in ("sample_clip", "feature_clip") if getattr(self, name) is not None]
         if lone and not self.private:
             raise ValueError(f"{lone[0]} is a setting of differential privacy: name epsilon or noise too")
-        if self.private:  # written down, it says what is so
+        lone = [name for name in ("client_clip", "client_quantile") if getattr(self, name) is not None]
+        if lone and not self.client_private:
+            raise ValueError(f"{lone[0]} is a setting of clients' privacy: name client_epsilon or client_noise too")
+        if self.private or self.client_private:  # written down, it says what is so
             self.__dict__["delta"] = self.delta or DELTA
+        if self.private:
             self.__dict__["sample_clip"] = self.sample_clip or SAMPLE_CLIP
+            self.__dict__["feature_clip"] = self.feature_clip or FEATURE_CLIP
+        if self.client_private:
+            self.__dict__["client_clip"] = self.client_clip or CLIENT_CLIP
         return self
 
     @property
     def private(self) -> bool:
         """Whether clients train with differential privacy of their samples."""
         return self.epsilon is not None or self.noise is not None
+
+    @property
+    def client_private(self) -> bool:
+        """Whether what clients send is clipped and noised, with differential privacy of whole clients."""
+        return self.client_epsilon is not None or self.client_noise is not None
 
     def but(self, **changes: Any) -> Self:
         """Return these settings with some changed, for a method that is only itself with others."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.budget import Budget
+from fedgraft.core.clientlevel import ClientPrivacy
 from fedgraft.core.metrics import Metric
 from fedgraft.core.model import Architecture, Layout
 from fedgraft.core.settings import Training
@@ -35,10 +36,19 @@ class Spec:
     """What judges the clients' models, the leading metric first; the task's usual ones unless told."""
     budget: Budget | None = None
     """How clients train with differential privacy, if they do."""
+    client_privacy: ClientPrivacy | None = None
+    """How what clients send is clipped and noised, if a whole client is protected."""
+    begun: tuple[Tensor, ...] = ()
+    """The first weights of each architecture, if an earlier run left them; else they are drawn by the seed."""
 
     def __post_init__(self) -> None:
         if not self.metrics:
             object.__setattr__(self, "metrics", self.task.judges())
+
+    @property
+    def private(self) -> bool:
+        """Whether there is differential privacy of samples or of clients: losses and test figures are not told then."""
+        return self.budget is not None or self.client_privacy is not None
 
     @property
     def pipeline(self) -> Pipeline:
@@ -71,27 +81,32 @@ class Spec:
     def initial(self, client: ClientId, independent: bool = False) -> Tensor:
         """Return the client's first weights: one draw for each architecture, or ``independent`` for each client.
 
+        Where an earlier run left them they are what it left, for everybody.
+
         Frozen parameters are those of the one draw: what is learned on one client's must fit the others'.
         """
         kind, architecture = self.assignment[client], self.architecture(client)
-        if not independent:
-            return architecture.initial(self.seed, kind)
+        if self.begun or not independent:
+            return self._first(kind)
         weights, frozen = architecture.initial(self.seed, kind, client), architecture.layout.frozen
         if frozen.start < frozen.stop:
             weights[frozen] = architecture.initial(self.seed, kind)[frozen]
         return weights
 
+    def _first(self, kind: int) -> Tensor:
+        return self.begun[kind].clone() if self.begun else self.architectures[kind].initial(self.seed, kind)
+
     @cached_property
     def first_norms(self) -> tuple[float, ...]:
         """The norm of the first weights of each architecture: how large a model is."""
-        return tuple(float(a.initial(self.seed, kind).norm()) for kind, a in enumerate(self.architectures))
+        return tuple(float(self._first(kind).norm()) for kind in range(len(self.architectures)))
 
     @cached_property
     def first_batchnorm_norms(self) -> tuple[float, ...]:
         """The norm of what BatchNorm layers have of the first weights of each architecture: 0 where there are none."""
         found = []
         for kind, a in enumerate(self.architectures):
-            first = a.initial(self.seed, kind)
+            first = self._first(kind)
             theirs = [first[slot.start : slot.stop] for slot in a.layout.slots if slot.batchnorm and slot.trained]
             found.append(math.hypot(*(float(each.norm()) for each in theirs)))
         return tuple(found)

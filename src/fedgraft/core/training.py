@@ -94,8 +94,8 @@ def descend(
         weights, gradient = model.vector[span], model.gradient[span]
         for number, epoch in enumerate(epochs, start=1):
             for index in epoch:
-                x, y = samples.batch(index, augmentation)
-                value = loss(model, x.to(model.device), y.to(model.device))
+                x, y = model.batch = _on(model, samples.batch(index, augmentation))
+                value = loss(model, x, y)
                 model.differentiate(value)
                 update(weights, gradient, step)
                 if number == len(epochs):
@@ -122,6 +122,11 @@ def descend_privately(
         weights, gradient = model.vector[span], model.gradient[span]
         separate = Separate(model, span, loss)
         for _ in range(steps):
-            x, y = samples.batch(noising.draw(len(samples)), augmentation)
-            gradient.copy_(noising.gradient(separate, x.to(model.device), y.to(model.device)))
+            x, y = model.batch = _on(model, samples.batch(noising.draw(len(samples)), augmentation))
+            gradient.copy_(noising.gradient(separate, x, y))
             update(weights, gradient, step)
+
+
+def _on(model: Model, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    x, y = batch
+    return x.to(model.device), y.to(model.device)

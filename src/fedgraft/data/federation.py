@@ -25,7 +25,7 @@ from fedgraft.data.partition import SCHEMES
 from fedgraft.data.partition.partition import Partition
 from fedgraft.data.partition.scheme import Scheme
 from fedgraft.data.site import Site as Site
-from fedgraft.data.sources import find
+from fedgraft.data.sources import beside, find
 from fedgraft.data.sources.arrays import ArrayFolder
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.source import Reading, Source
@@ -158,6 +158,7 @@ def federate(
     ignore: Sequence[str] = (),
     categories: Sequence[str] = (),
     on_disk: bool = False,
+    fitted: Fitted | None = None,
 ) -> Federation:
     """Split a dataset over ``clients`` (10, or as many as a saved partition has) by ``partition`` (dirichlet:0.1).
 
@@ -173,7 +174,8 @@ def federate(
     the column to learn and ``site_column`` the one that names the site; ``split`` (stratified, random, group:COLUMN,
     time:COLUMN) and ``test_share`` say how a site's rows are split; ``window`` makes samples of so many rows or
     characters; ``ignore`` and ``categories`` name columns. ``on_disk`` lets the samples of a dataset that is split
-    lie in a file without a name (in $TMPDIR), from which those in use are mapped.
+    lie in a file without a name (in $TMPDIR), from which those in use are mapped. ``fitted`` is the preparation of an
+    earlier federation, by which the data of sites are prepared again.
     """
     reading = Reading(target, site_column, split, test_share, window, tuple(ignore), tuple(categories))
     own = is_own(dataset)
@@ -185,13 +187,14 @@ def federate(
         if task is None and brings_sites(str(dataset)):
             entry = DATASETS[str(dataset).lower()]
             task = f"{entry.task}:{entry.outputs}"
-        found = source_of(dataset, reading, data_dir).read(reading, task, seed)
+        lying = source_of(dataset, reading, data_dir)
+        found = lying.read(reading, task, seed, fitted)
         _insist_on_sites(dataset, len(found.sites), clients, partition)
         made = own_data(
             found.sites, name=Path(dataset).stem, seed=seed, task=found.task or task,
             validation=validation, normalise=normalise, augment=augment, resize=resize,
         )  # fmt: skip
-        notes = (*_cautions(str(dataset)), *found.notes, *made.notes)
+        notes = (*_cautions(str(dataset)), *beside(lying.path, lying), *found.notes, *made.notes)
         return replace(made, reading=reading, fitted=found.fitted, notes=notes)
     reading.insist(frozenset(), f"{_called(dataset)}, which is no folder or table of sites")
     source = dataset if isinstance(dataset, Dataset) else _loaded(dataset, data_dir, task)

@@ -28,7 +28,7 @@ class Data(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field("own data", min_length=1, description="what reports call it")
-    kind: Literal["pixels", "features"] = Field(description="bytes of images, or floats")
+    kind: Literal["pixels", "features", "tokens"] = Field(description="bytes of images, floats, or numbers of words")
     shape: tuple[int, ...] = Field(description="shape of one sample: height, width[, channels] for pixels")
     task: str = Field(description="what is learned, and with how many outputs: classification:10")
     mean: tuple[float, ...] | None = Field(None, description="of each channel, for normalise = standard")

@@ -7,14 +7,16 @@ from pathlib import Path
 
 from fedgraft.base.errors import UserError
 from fedgraft.data.digest import Fingerprint, difference
-from fedgraft.data.sources import read_own
+from fedgraft.data.sources import read_own, unused
 from fedgraft.data.sources.source import Reading
 from fedgraft.deploy.application import host_and_port
 from fedgraft.deploy.charter import read
-from fedgraft.deploy.serving import FILE, branch, leaving
+from fedgraft.deploy.serving import FILE, branch, in_charters_words, leaving
+from fedgraft.engines.flower.client import Branch
 from fedgraft.engines.flower.limits import AHEAD, BEHIND
 from fedgraft.engines.flower.reach import NotYetError, clock, insist_on_key
 from fedgraft.engines.flower.site import Description, describe, earlier_data
+from fedgraft.runs.population import reading
 
 Say = Callable[[str], None]
 DOUBT = 1.0
@@ -77,15 +79,19 @@ class Check:
     def data(self) -> str:
         """Read the data as training would, and hold them against what was agreed."""
         if self.agreed is None:
-            held = read_own(self.described.data, Reading())
+            with in_charters_words():
+                held = read_own(self.described.data, Reading())
             counts = f"{len(held.y_train)} samples to train on and {len(held.y_test)} to test on"
             return f"data: {counts}; whether they fit is not known, {FILE} is not beside {self.site.name}"
-        own = branch(read(self.agreed), self.site)
+        agreed = read(self.agreed)
+        own = branch(agreed, self.site)
         data = own.workshop.data[own.client]
         counts = f"{len(data.train)} samples to train on and {len(data.test)} to test on"
         method = own.workshop.method
         leaves = f"leaves: {leaving(method, method.setup(own.workshop.spec))}"
-        return "\n".join([f"data: {counts}, as agreed", *self._news(own.fingerprint), leaves])
+        doubts = [*unused(self.described.data, reading(agreed.run)), *_one_sided(own)]
+        remarks = [f"mind: {each}" for each in doubts]
+        return "\n".join([f"data: {counts}, as agreed", *remarks, *self._news(own.fingerprint), leaves])
 
     def _news(self, now: Fingerprint) -> list[str]:
         """Say whether the data are those of the run before."""
@@ -105,7 +111,8 @@ class Check:
                 f"the clock is {told}; a node that is more than {AHEAD} s ahead or {BEHIND} s behind is refused: "
                 "set the clock, best by NTP"
             )
-        return f"server: {host}:{port} answers, with a certificate of our authority; the clock is {told}"
+        agree = "the clocks agree" if abs(ahead) < 2 * DOUBT else f"the clock is {told}"
+        return f"server: {host}:{port} answers, with a certificate of our authority; {agree}"
 
     def registered(self) -> str:
         """Ask the server whether it knows the key."""
@@ -113,6 +120,18 @@ class Check:
         authority, key = self.trust
         insist_on_key(host, port, authority, key)
         return f"key: {key.name} is registered"
+
+
+def _one_sided(own: Branch) -> list[str]:
+    """Say that there is nothing to tell apart in a site's training samples."""
+    labels = own.workshop.data[own.client].train.labels
+    if labels.dim() != 1 or bool((labels != labels[0]).any()):
+        return []
+    what = "of class" if own.workshop.spec.task.has_classes else "a target of"
+    return [
+        f"every training sample is {what} {labels[0].item():g}: the site's own model learns to say nothing else, and "
+        "tests of it tell little"
+    ]
 
 
 def _report(parts: Sequence[Callable[[], str]], say: Say) -> None:

@@ -1,5 +1,6 @@
 """`fedgraft deploy`: what the operator of a server and whoever answers for a site type."""
 
+import os
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,6 +53,9 @@ def init(
     features: Annotated[
         str | None, typer.Option(help="The data are floats, such as 30 or 12x1500.", metavar="N[xM...]")
     ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="The data are texts, in windows of so many tokens, such as 20.", min=1)
+    ] = None,
     task: Annotated[
         str | None, typer.Option(help="What is learned, and with how many outputs.", metavar="classification:10")
     ] = None,
@@ -74,7 +78,7 @@ def init(
 ) -> None:
     """Write the Flower app of a federation, a description for each site, and the commands for everybody."""
     _require("flwr")
-    layers = [read(config) if config else {}, settings, _method(method)]
+    layers = [read(config) if config else {}, _from_the_folder(settings, directory), _method(method)]
     if set_:
         from fedgraft.base.registry import assignments
 
@@ -87,12 +91,14 @@ def init(
     from fedgraft.deploy.application import write_kit
     from fedgraft.deploy.charter import charter
     from fedgraft.deploy.code import pack, told
-    from fedgraft.deploy.serving import largest_reply
+    from fedgraft.deploy.serving import beginning, largest_reply, planned
 
-    data = {"name": name, "mean": _numbers(mean), "std": _numbers(std)} | _described(pixels, features, task)
+    data = {"name": name, "mean": _numbers(mean), "std": _numbers(std)} | _described(pixels, features, tokens, task)
     rules = {"quorum": quorum, "deadline": deadline, "patience": patience}
     tables, files = pack({"directory": out, "sites": _listed(sites), "data": data, "rules": rules, "run": run})
     made = charter(tables).at(files)
+    if run.start_from is not None:
+        planned(made, (1,) * len(made.sites), beginning(made, directory))
     write_kit(directory, made, address, largest_reply(made))
     if made.code:
         typer.echo(f"code that is not fedgraft's travels with the app, and every site has to agree: {told(made.code)}")
@@ -165,14 +171,14 @@ def register(
         raise UserError("--name is for one key; several are registered under the names of their files")
     for file in keys:
         node, earlier = register(file, name or file.stem, replace=replace)
-        typer.echo(f"site {node.site}: {node.key} may come in, as node {node.id}")
+        typer.echo(f"site {node.site}: {node.key} is registered, as node {node.id}")
         for old in earlier:
             typer.echo(f"site {old.site}: {old.key} is shut out, node {old.id}")
 
 
 @app.command()
 def nodes(folder: Folder = Path()) -> None:
-    """On the server: list the sites that may come in, with their keys and node ids."""
+    """On the server: list the sites that are registered, with their keys and node ids."""
     _require("flwr")
     from rich.console import Console
 
@@ -277,14 +283,24 @@ def _method(text: str | None) -> dict[str, Any]:
     return {"method": name, **({"params": params} if params else {})}
 
 
-def _described(pixels: str | None, features: str | None, task: str | None) -> dict[str, Any]:
+def _from_the_folder(settings: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Name the run to start from as it is found from the server's folder, where a charter's paths begin."""
+    if (earlier := settings.get("start_from")) is None:
+        return settings
+    return {**settings, "start_from": os.path.relpath(Path(earlier).expanduser().resolve(), directory.resolve())}
+
+
+def _described(pixels: str | None, features: str | None, tokens: int | None, task: str | None) -> dict[str, Any]:
     """What the samples look like, and what is learned from them."""
-    if (pixels is None) == (features is None) or task is None:
+    told = {"pixels": pixels, "features": features, "tokens": None if tokens is None else str(tokens)}
+    named = {kind: shape for kind, shape in told.items() if shape is not None}
+    if len(named) != 1 or task is None:
         raise UserError(
-            "say what the data look like: --pixels 28x28 or --features 30, and --task classification:10 for ten classes"
+            "say what the data look like: --pixels 28x28, --features 30 or --tokens 20, and what is learned, such as "
+            "--task classification:10 for ten classes"
         )
-    kind = "features" if pixels is None else "pixels"
-    return {"kind": kind, "shape": _shape(pixels or features or ""), "task": task}
+    ((kind, shape),) = named.items()
+    return {"kind": kind, "shape": _shape(shape), "task": task}
 
 
 def _listed(text: str) -> list[str]:

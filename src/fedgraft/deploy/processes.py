@@ -195,7 +195,7 @@ class Programs:
         often = len(process.deaths)
         ended = f"{process.name} ended with exit code {process.code}"
         if often >= len(process.delays):
-            times = f" for the {often + 1}th time in {WINDOW / 60:.0f} minutes" if often else ""
+            times = f", {often + 1} times in {WINDOW / 60:.0f} minutes" if often else ""
             raise UserError(f"{ended}{times}; it said, in {process.log}:\n{process.last_words()}")
         process.deaths.append(now)
         process.due = now + process.delays[often]

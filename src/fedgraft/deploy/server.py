@@ -20,7 +20,7 @@ from fedgraft.deploy.application import host_and_port
 from fedgraft.deploy.charter import Charter
 from fedgraft.deploy.deployment import Deployment
 from fedgraft.deploy.processes import DELAYS, HOST, Process, Say, end
-from fedgraft.deploy.serving import FILE, planned
+from fedgraft.deploy.serving import FILE, beginning, planned
 from fedgraft.deploy.voice import SPOKEN, loud
 from fedgraft.report.page import write as write_report
 from fedgraft.runs.comparison import Reading
@@ -59,7 +59,7 @@ class Kit:
 
     def insist(self) -> None:
         """Say what is missing before anything is started."""
-        planned(self.agreed, (1,) * len(self.agreed.sites))
+        planned(self.agreed, (1,) * len(self.agreed.sites), beginning(self.agreed, self.folder))
         if (self.run / "result.json").exists():
             raise UserError(f"the run in {self.run} is complete; for a new one, name another directory in {FILE}")
         sites, host = ",".join(self.agreed.sites), host_and_port(self.address)[0]
@@ -205,7 +205,7 @@ class Operation:
         for site in self.kit.agreed.sites:
             try:
                 node, _ = nodes.register(self.kit.keys / f"{site}.pub", site)
-                self.say(f"site {site} may come in, with the key {node.key}")
+                self.say(f"site {site} is registered, with the key {node.key}")
             except UserError as error:
                 self.say(f"site {site}: {error}")
 

@@ -6,8 +6,10 @@ one machine: the loop, the checkpoints, the results.
 
 import json
 import logging
+import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +21,12 @@ from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.base.foreign import one_line
 from fedgraft.core.method import Method, Server
+from fedgraft.core.release import leaves
 from fedgraft.core.rounds import Round
 from fedgraft.core.samples import ClientData
 from fedgraft.core.settings import TASKS
 from fedgraft.core.task import Task
+from fedgraft.data.datasets.formats import Array
 from fedgraft.data.federation import OWN, Site, prepare, site_data
 from fedgraft.data.sources import read_own
 from fedgraft.data.sources.fitted import Fitted
@@ -30,14 +34,17 @@ from fedgraft.deploy import code
 from fedgraft.deploy.charter import Charter, read
 from fedgraft.engines.flower import client, server
 from fedgraft.engines.flower.client import Branch, ClientApp
+from fedgraft.engines.flower.ledger import ServerSecrets
 from fedgraft.engines.flower.records import Holdings
 from fedgraft.engines.flower.server import FlowerEngine, Grid, Rules, ServerApp, Sites, StoppedError
 from fedgraft.engines.flower.site import Description, SiteError, describe
 from fedgraft.engines.workshop import Workshop
 from fedgraft.methods import METHODS
-from fedgraft.runs import directory, results
+from fedgraft.runs import directory, results, warmstart
+from fedgraft.runs.config import RunConfig
 from fedgraft.runs.population import reading
 from fedgraft.runs.run import Run, conduct, plan
+from fedgraft.runs.warmstart import Beginning, Start
 
 log = logging.getLogger("fedgraft.federation")
 FILE = "charter.toml"
@@ -66,15 +73,34 @@ def branch(charter: Charter, place: Path) -> Branch:
     _insist_on_code(charter, described)
     number = charter.sites.index(described.name)
     learned = TASKS.split(charter.located(charter.data.task))[0]
-    held = read_own(
-        described.data, reading(charter.run), learned, charter.run.drawn_by, charter.data.preparation, described.name
-    )
+    with in_charters_words():
+        held = read_own(
+            described.data, reading(charter.run), learned, charter.run.drawn_by, charter.data.preparation,
+            described.name,
+        )  # fmt: skip
     data = _data(charter, held, number)
     samples = tuple(len(data.train) if each == number else 0 for each in range(len(charter.sites)))
     run = planned(charter, samples)
     device = torch.device(described.device)
     workshop = Workshop(run.method, run.spec, {number: data}, device)
     return Branch(described.name, number, workshop, described.state, charter.fingerprint)
+
+
+@contextmanager
+def in_charters_words() -> Iterator[None]:
+    """Let sentences about data name a setting as a charter has it, and not as a flag that nobody here types."""
+    try:
+        yield
+    except UserError as error:
+        kind = SiteError if isinstance(error, SiteError) else UserError
+        raise kind(re.sub(r"--([a-z][a-z-]+)", _in_charter, str(error))) from None
+
+
+def _in_charter(flag: re.Match[str]) -> str:
+    name = flag[1].replace("-", "_")
+    if name not in RunConfig.model_fields:
+        return flag[0]
+    return f"`{name}` under [{'data' if name == 'task' else 'run'}] in {FILE}"
 
 
 def _insist_on_code(charter: Charter, site: Description) -> None:
@@ -157,8 +183,13 @@ class Described:
     def example(self) -> torch.Tensor:
         """Two prepared samples of noise: enough to see what a network is fed, the same everywhere."""
         shape, noise = (2, *self.charter.data.shape), np.random.default_rng(0)
-        pixels = self.charter.data.kind == "pixels"
-        x = noise.integers(0, 256, shape, np.uint8) if pixels else noise.standard_normal(shape, np.float32)
+        match self.charter.data.kind:
+            case "pixels":
+                x: Array = noise.integers(0, 256, shape, np.uint8)
+            case "features":
+                x = noise.standard_normal(shape, np.float32)
+            case "tokens":
+                x = np.zeros(shape, np.int64)
         y = np.zeros(2, np.int64)
         made = prepare(self.charter.data.mean, self.charter.data.std)
         return site_data(Site(x, y, x, y), 0, preparation=made, resize=self.charter.run.resize).train.batch(slice(2))[0]
@@ -175,15 +206,29 @@ class Described:
         return
 
 
-def planned(charter: Charter, samples: tuple[int, ...]) -> Run:
-    """Plan the run as both halves do, and say what does not fit; ``samples`` are the training samples of each site."""
+def planned(charter: Charter, samples: tuple[int, ...], start: Callable[[Beginning], Start] | None = None) -> Run:
+    """Plan the run as both halves do, and say what does not fit; ``samples`` are the training samples of each site.
+
+    What it begins with that an earlier run left, the server alone knows: it gives ``start``.
+    """
     config = charter.local
-    run = plan(METHODS.make(config.method, **config.params), Described(charter, samples), config, None, given=True)
+    made, described = METHODS.make(config.method, **config.params), Described(charter, samples)
+    run = plan(made, described, config, None, given=True, start=start)
     run.config = charter.shared(run.config)
     return run
 
 
 # ---- the server half
+
+
+def beginning(charter: Charter, home: Path = Path()) -> Callable[[Beginning], Start] | None:
+    """Say how to find what the federation begins with, if an earlier run left it; ``home`` is the server's folder."""
+    if (earlier := charter.run.start_from) is None:
+        return None
+    begun = home / Path(charter.directory).expanduser()
+    if (begun / directory.START).exists():
+        return lambda _: warmstart.read(begun)
+    return lambda who: replace(who, at_sites=True).of(home / Path(earlier).expanduser())
 
 
 def say(sentence: str) -> None:
@@ -221,7 +266,7 @@ def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
         wanted = charter.quorum if begun else len(charter.sites)
         sites.gather(wanted, "going on with the run" if begun else "the start")
         held = [sites.holdings[each] for each in range(len(charter.sites))]
-        run = planned(charter, tuple(each.train for each in held))
+        run = planned(charter, tuple(each.train for each in held), beginning(charter))
         run.directory = place
         if not begun:
             _begin(run, place, identity, charter, held)
@@ -234,11 +279,17 @@ def serve(grid: Grid, charter: Charter, rules: Rules | None = None) -> Run:
 
 def _hosted(sites: Sites, identity: str, run: Run) -> FlowerEngine:
     assert run.server is not None
+    privacy = run.spec.client_privacy
+    if privacy is not None and not privacy.sharing:
+        assert run.directory is not None
+        run.server.secrets = ServerSecrets(run.directory, identity, run.spec.rounds)
     return FlowerEngine(sites, run.method, run.server, identity, say, validation=run.config.validation > 0)
 
 
 def _begin(run: Run, place: Path, identity: str, charter: Charter, held: Sequence[Holdings]) -> None:
     """Write down what the run is, before its first round."""
+    if run.start is not None:
+        run.start.write(place)
     run.identity.write(place)
     disk.write(place / FILE, charter.text().encode())
     directory.write_config(place, run.config)
@@ -265,20 +316,29 @@ def largest_reply(charter: Charter) -> int:
     """How many bytes a site's reply may have; a method may send a part of the network now and all of it later."""
     run = planned(charter, (1,) * len(charter.sites))
     state = run.method.setup(run.spec)
-    replies = (run.spec.pipeline.size(run.method.expects(state, each)) for each in range(run.spec.clients))
+    replies = (run.spec.pipeline.size(leaves(run.method, state, each)) for each in range(run.spec.clients))
     networks = (run.spec.layout(each).size * run.spec.layout(each).dtype.itemsize for each in range(run.spec.clients))
     return max(*replies, *networks)
 
 
+def privacy_of(server: Server) -> str:
+    """Say what is done to what leaves a site."""
+    privacy = server.spec.client_privacy
+    if server.spec.budget is not None or (privacy is not None and privacy.sharing):
+        return "noised at the site"
+    return "clipped at the site and noised at the server, which is trusted with it"
+
+
 def leaving(method: Method, server: Server) -> str:
     """Say what leaves a site with this method."""
-    expected = [method.expects(server, each) for each in range(server.spec.clients)]
+    expected = [leaves(method, server, each) for each in range(server.spec.clients)]
     sizes = sorted({server.spec.pipeline.size(fields) for fields in expected})
     fields = {f"{name} {list(field.shape)}" for each in expected for name, field in each.items()}
     span = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    if server.spec.budget is not None:
+    if server.spec.private:
+        noised = privacy_of(server)
         return (
-            f"what crosses with {method.name}, noised at the site: {method.sends}. In a round {span} bytes leave "
+            f"what crosses with {method.name}, {noised}: {method.sends}. In a round {span} bytes leave "
             f"a site ({', '.join(sorted(fields)) or 'nothing'}), with its steps and seconds, no loss and no test "
             "figures; once, its name and how many samples it has"
         )
@@ -303,7 +363,8 @@ class Lines:
         crosses = leaving(run.method, run.method.setup(run.spec))
         for sentence in (*run.notes, *after, *run.method.caveats(), crosses):
             say(sentence)
-        say(f"{run.method.name}, {run.config.rounds} rounds, {run.spec.clients} sites, in {run.directory}")
+        many = f"{_count(run.config.rounds, 'round')}, {_count(run.spec.clients, 'site')}"
+        say(f"{run.method.name}, {many}, in {run.directory}")
 
     def round(self, run: Run, this: Round) -> None:
         for refusal in this.refused:
@@ -316,5 +377,9 @@ class Lines:
         say(f"round {this.number + 1}/{run.config.rounds}: loss {this.loss:.3f}{figures}, {this.seconds:.1f} s")
 
     def end(self, run: Run) -> None:
-        stray = f"; {self.sites.strays} replies came too late or from nobody known" if self.sites.strays else ""
-        say(f"done: {run.result['refused']} refusals{stray}; the result is in {run.directory}")
+        late = f"; late, or from nobody known: {_count(self.sites.strays, 'answer')}" if self.sites.strays else ""
+        say(f"done: {_count(run.result['refused'], 'refusal')}{late}; the result is in {run.directory}")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

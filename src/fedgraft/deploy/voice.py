@@ -22,11 +22,12 @@ def telling(journal: Path | None = None) -> Iterator[Say]:
     with console.status("") as status:
 
         def say(sentence: str) -> None:
-            console.print(f"{datetime.now().strftime('%H:%M:%S')}  {sentence}", highlight=False, markup=False)
-            status.update(sentence.partition(":")[0])
-            if kept is not None:
-                for line in sentence.splitlines():
+            now = datetime.now().strftime("%H:%M:%S")
+            for line in sentence.splitlines():
+                console.print(f"{now}  {line}", highlight=False, markup=False)
+                if kept is not None:
                     kept.write(line)
+            status.update(sentence.partition(":")[0])
 
         yield say
 

@@ -9,16 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from fedgraft.base.errors import UserError
 from fedgraft.base.foreign import plain
 from fedgraft.core import streams
-from fedgraft.core.client import ClientId
+from fedgraft.core.client import Client, ClientId
 from fedgraft.core.evaluation import Scores
+from fedgraft.core.exchange import contact
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.rounds import Refusal, Round, accepted, deliver
-from fedgraft.core.samples import ClientData
+from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.settings import Training
 from fedgraft.core.state import State
 from fedgraft.core.workbench import Workbench
@@ -86,6 +88,29 @@ def welcome(
     except Exception as error:  # of somebody's own method or model
         said = plain(f"{type(error).__name__}: {error}")
         raise NewcomerError(f"{newcomer.name} could not join {method.name}: {said}") from error
+
+
+def common(method: Method, server: Server, kind: int = 0) -> Tensor | None:
+    """Return the model with which a federation would let somebody begin of whom it knows nothing, or None.
+
+    It is what a newcomer holds after its first download, before it has trained: all of FedAvg's model; FedPer's
+    extractor with the head that everybody began with. Nobody's samples have a say in it.
+    """
+    if method.nothing_common:
+        return None
+    architecture = server.spec.architectures[kind]
+    blank = Samples(architecture.example[:1], torch.zeros(1, dtype=torch.int64))
+    nothing = blank.subset(torch.arange(0))
+    stranger = Newcomer("a stranger", ClientData(blank, nothing, nothing), kind)
+    with single_thread(), streams.untouched():
+        copy = _copied(method, server, stranger, 1, None)
+        number = copy.spec.clients - 1
+        first = first_states(method, copy.spec, [number])[number]
+        client = Client(number, first, stranger.data, copy.spec, Workbench(), round=0, purpose="join")
+        client.counted = 0  # it trains on nothing
+        contact(method, client)
+        received = method.assemble(client, method.dispatch(copy, [number])[number].copy())
+    return None if torch.equal(received, first["own"]) else received
 
 
 def _joined(method: Method, copy: Server, newcomer: Newcomer, device: str, progress: Callable[[int], None]) -> Joined:

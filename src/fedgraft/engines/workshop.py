@@ -85,11 +85,13 @@ class Workshop:
             return Done(scores=exchange.evaluate(self.method, client, message, self.everyone))
         work = joining.join if job.purpose == "join" else exchange.train
         reply = work(self.method, client, message)
+        if self.spec.client_privacy is not None and job.purpose == "train":
+            reply = self.spec.client_privacy.leaving(reply, message, client.secret_stream("client noise"))
         reply = stages.encode("up", reply, message, client).to(torch.device("cpu"))
         state, same = client.left
         state = {name: tensor.cpu() for name, tensor in state.items()}
         reply = apart(reply, state.values())
-        loss = client.loss if self.spec.budget is None else float("nan")  # of private samples, and without noise
+        loss = float("nan") if self.spec.private else client.loss  # of private samples, and without noise
         outcome = Outcome(reply, loss, client.steps, time.perf_counter() - started, job.round)
         return Done(outcome, state, same=same)
 

@@ -23,6 +23,7 @@ from fedgraft.data.sources.frames import TABLES, read_frame
 from fedgraft.data.sources.tables import insist_on_columns, samples_of, targets_of
 from fedgraft.exports import package, standalone
 from fedgraft.exports.standalone import Exported
+from fedgraft.runs.config import single_metrics
 from fedgraft.runs.personal import numbered
 from fedgraft.runs.run import Run, load
 
@@ -83,7 +84,7 @@ def evaluate(model: Exported, data: Path, metrics: Sequence[str] = ()) -> dict[s
     """Return the metrics of a model on the samples of a file; None where one means nothing."""
     task = _task(model)
     shown = [name for name in model.facts["metrics"] if name in METRICS]  # a folder names no code to run
-    judges = task.judges(metrics or shown)
+    judges = task.judges(single_metrics(metrics) or shown)
     given = _read(model, data, targets=True)
     assert given.targets is not None
     targets = task.clean(given.targets, f"the target in {data}")

@@ -48,6 +48,8 @@ class Figure:
 
     def __str__(self) -> str:
         m = self.metric
+        if self.joined is None and self.alone is None:
+            return f"{m.title} means nothing on the site's test samples."
         if self.gain is None:
             return f"{m.title}: {m.shown(self.joined)}{m.unit}, alone {m.shown(self.alone)}{m.unit}."
         sure = ""
@@ -257,6 +259,10 @@ def _site(run: Run, data: Site | str | Path, name: str | None) -> tuple[Newcomer
     if fingerprint(made) in known:
         other = fed.names[known.index(fingerprint(made))]
         notes.append(f"{called} has the very samples of {other}, who was there in training: it is no newcomer")
+    if fed.task.has_classes and int((made.train.counts(fed.task.classes) > 0).sum()) == 1:
+        notes.append(
+            f"every training sample of {called} is of one class: there is nothing to tell apart, alone or joined"
+        )
     return Newcomer(called, made, run.spec.assignment[number % run.spec.clients]), tuple(notes)
 
 

@@ -66,7 +66,7 @@ class APFL(FedAvg):
 
     # ---- client half
     def discloses(self) -> Mapping[str, str]:
-        return {"weights": "trained beside a private model that takes the same batches for itself"}
+        return {}
 
     def join(self, client: Client) -> None:
         client["v"] = client.own
@@ -78,17 +78,15 @@ class APFL(FedAvg):
         eta_alpha = client.rate if self.eta_alpha is None else self.eta_alpha
         adapting = self.adapt != "never"
 
-        batch: tuple[Tensor, Tensor]
-
         def loss(model: Model, x: Tensor, y: Tensor) -> Tensor:
-            nonlocal batch
-            batch = x, y
             mixture.module.train(model.module.training)
             return self.loss(client, model, x, y)
 
         def private_step(w: Tensor) -> None:
             nonlocal adapting
-            alpha = client["alpha"]
+            alpha, batch = client["alpha"], client.model().batch
+            if batch is None or not len(batch[1]):  # a batch that is drawn by chance may be empty
+                return
             mixture.vector[parameters] = torch.lerp(w, v, alpha)
             # the private branch must leave w's random numbers (dropout) alone
             with torch.random.fork_rng(devices=[]):

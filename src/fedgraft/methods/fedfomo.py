@@ -61,6 +61,7 @@ class FedFomo(Method):
     )
     sends = "down: M others' models; up: the trained model and what each of those models was worth"
     newcomers = "rounds"
+    nothing_common = "its server keeps the clients' models, and has none of its own"
     shows = {
         "P": "affinities: how much another client's models lowered the client's validation loss, per distance from "
         "where it started, summed over the rounds; below 0 they were worse than its start"

@@ -33,7 +33,7 @@ from torch.nn import functional
 from fedgraft.base.errors import UserError
 from fedgraft.core import streams
 from fedgraft.core.client import Client, ClientId
-from fedgraft.core.features import class_means, features
+from fedgraft.core.features import prototypes
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Method, Server, Spec, hyper
 from fedgraft.core.model import Part
@@ -96,11 +96,11 @@ class FedGH(Method):
 
     # ---- client half
     def discloses(self) -> Mapping[str, str]:
-        return {"prototypes": "the class means of the samples' features", "held": "which classes there are"}
+        return {}
 
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
-        mu = class_means(*features(client, trained), client.classes)
-        return Message(prototypes=mu, held=client.counts > 0)
+        mu, n = prototypes(client, trained)
+        return Message(prototypes=mu, held=n > 0)
 
     # ---- for people
     def caveats(self) -> Sequence[str]:

@@ -204,6 +204,9 @@ class FedGPA(Aligned):
     def distance(self, z: Tensor, y: Tensor, targets: Tensor) -> Tensor:
         if self.reg == "sample_mse":
             return super().distance(z, y, targets)
+        if len(y) == 1:  # a sample by itself, as under privacy, is its own class mean
+            gap: Tensor = torch.linalg.vector_norm(z - targets[y], dim=1)
+            return gap.mean()
         gaps: Tensor = torch.linalg.vector_norm(class_means(z, y, len(targets)) - targets, dim=1)
         return gaps[y].mean()
 

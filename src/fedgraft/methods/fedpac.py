@@ -48,7 +48,7 @@ from torch.nn import functional
 
 from fedgraft.core import bank, simplex
 from fedgraft.core.client import Client, ClientId
-from fedgraft.core.features import class_means, features, pooled_means
+from fedgraft.core.features import class_means, features, moments, pooled_means, prototypes
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Method, Server, Spec, average, hyper
 from fedgraft.core.model import Model
@@ -118,12 +118,7 @@ class Aligned(Method):
 
     # ---- client half
     def discloses(self) -> Mapping[str, str]:
-        return {
-            "prototypes": "the class means of the samples' features",
-            "means": "the same before training",
-            "variance": "the spread of these features",
-            "counts": "how many samples of each class there are",
-        }
+        return {}
 
     def assemble(self, client: Client, message: Message) -> Tensor:
         client["prototypes"], client["known"] = message["prototypes"], message["known"]
@@ -144,6 +139,8 @@ class Aligned(Method):
         if client.round == 0 or self.lam == 0:
             return None
         C, known = client["prototypes"], client["known"]
+        if client.private:  # how many samples there are of a class is not to be seen in what is trained
+            return C if bool(known.all()) else torch.where(known[:, None], C, statistics(client, received)[0])
         if bool((known | (client.counts == 0)).all()):
             return C
         return torch.where(known[:, None], C, class_means(*features(client, received), client.classes))
@@ -154,13 +151,14 @@ class Aligned(Method):
 
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
         means, variance = statistics(client, received)
+        after, counts = prototypes(client, trained, "after")
         return Message(
             extractor=client.take(trained, "extractor"),
             head=client.take(trained, "head"),
-            prototypes=class_means(*features(client, trained), client.classes),
+            prototypes=after,
             means=means,
             variance=variance,
-            counts=client.counts,
+            counts=counts,
         )
 
 
@@ -237,6 +235,10 @@ class FedPAC(Aligned):
 
 def statistics(client: Client, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Class means c_ik of the features of ``weights``, and the variance v_i of the head that they would give."""
+    if client.private:
+        told = moments(client, weights, "before")
+        h = (told.counts / client.samples)[:, None] * told.means.to(torch.float64)
+        return told.means, ((told.square - h.square().sum()) / client.samples).clamp(min=0).to(told.means.dtype)
     rows, labels = features(client, weights)
     means = class_means(rows, labels, client.classes)
     h = (client.counts / client.samples)[:, None] * means.to(torch.float64)

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from fedgraft.core.client import Client, ClientId, Predictor
-from fedgraft.core.features import class_means, features, pooled_means
+from fedgraft.core.features import class_means, pooled_means, prototypes
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Server, Spec, hyper
 from fedgraft.core.model import Model
@@ -98,7 +98,7 @@ class FedProto(Local):
 
     # ---- client half
     def discloses(self) -> Mapping[str, str]:
-        return {"prototypes": "the class means of the samples' features", "counts": "how many there are of each class"}
+        return {} if self.distance == "mse" else {"prototypes": "made by training on the class means of whole batches"}
 
     def assemble(self, client: Client, message: Message) -> Tensor:
         client["prototypes"], client["known"] = message["prototypes"], message["known"]
@@ -115,8 +115,8 @@ class FedProto(Local):
         return client.task.loss(logits, y) + self.lam * apart
 
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
-        mu = class_means(*features(client, trained), client.classes)
-        return Message(prototypes=mu, counts=client.counts)
+        mu, n = prototypes(client, trained)
+        return Message(prototypes=mu, counts=n)
 
     def personal(self, client: Client, message: Message, trained: Tensor | None = None) -> Predictor:
         model, G, known = client.model(client.own), message["prototypes"], message["known"]

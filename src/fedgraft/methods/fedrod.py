@@ -41,6 +41,7 @@ import torch
 from torch import Tensor
 
 from fedgraft.core.client import Client, Predictor
+from fedgraft.core.features import class_counts
 from fedgraft.core.message import Message
 from fedgraft.core.method import hyper
 from fedgraft.core.model import Model
@@ -66,7 +67,7 @@ class FedRoD(FedAvg):
 
     # ---- client half
     def discloses(self) -> Mapping[str, str]:
-        return {"weights": "trained on a loss that knows how many samples of each class there are"}
+        return {}
 
     def join(self, client: Client) -> None:
         head = client.own[client.layout.span("head")]
@@ -75,7 +76,7 @@ class FedRoD(FedAvg):
     def fit(self, client: Client, received: Tensor) -> Tensor:
         phi, private = client.layout.span("head"), client.model(received, role="private")
         private.vector[phi] = client["phi"]
-        priors = client.data.train.counts(client.architecture.outputs).to(received).pow(self.gamma).log()
+        priors = class_counts(client, client.architecture.outputs).to(received).pow(self.gamma).log()
         z, generic, labels = received, received, received
 
         def balanced(model: Model, x: Tensor, y: Tensor) -> Tensor:
@@ -85,8 +86,21 @@ class FedRoD(FedAvg):
             private.module.train(model.module.training)
             return client.task.loss(logits + priors, y)
 
+        def met() -> bool:
+            """Look at the batch as a whole, where the loss sees its samples one by one; it may be empty."""
+            nonlocal z, generic, labels
+            model = client.model()
+            assert model.batch is not None
+            x, labels = model.batch
+            with torch.no_grad():
+                z, generic = model.score(x) if len(x) else (x, x)
+            return bool(len(x))
+
         def update(weights: Tensor, gradient: Tensor, step: Stepper) -> None:
+            some = not client.private or met()
             step(weights, gradient)
+            if not some:
+                return
             with torch.random.fork_rng(devices=[]):  # dropout in the private head must leave the generic one's alone
                 gradient = private.differentiate(client.task.loss(generic + private.head(z), labels))
             step_phi(private.vector[phi], gradient[phi])

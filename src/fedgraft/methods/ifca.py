@@ -29,6 +29,7 @@ from torch import Tensor
 
 from fedgraft.core.client import Client, ClientId
 from fedgraft.core.evaluation import mean_loss
+from fedgraft.core.features import told_losses
 from fedgraft.core.message import Field, Message
 from fedgraft.core.method import Inbox, Server, Spec, Sums, hyper
 from fedgraft.methods.fedavg import FedAvg
@@ -44,6 +45,8 @@ class IFCA(FedAvg):
     idea = "a model for each of k clusters; every client takes the one with the least loss on its data"
     sends = "down: the models of all k clusters; up: the trained model and whose it is"
     averages = "the models within each cluster"
+    refuses_start = "the models of its clusters have to begin apart"
+    nothing_common = "it has a model for each cluster"
     shows = {"clusters": "which cluster's model a client took last: a row is a client, a column a cluster"}
 
     k: int = hyper(3, "clusters", low=1, high=1000, search=(2, 8))
@@ -77,11 +80,13 @@ class IFCA(FedAvg):
 
     # ---- client half
     def discloses(self) -> Mapping[str, str]:
-        return {"cluster": "which model has the least loss on the samples"}
+        return {}
 
     def assemble(self, client: Client, message: Message) -> Tensor:
         theta = [client.put(client.own, weights, self.shared()) for weights in message["models"]]
-        F = torch.tensor([mean_loss(client, client.predictor(model), client.data.train) for model in theta])
+        F = told_losses(client, theta) if client.private else torch.tensor([
+            mean_loss(client, client.predictor(model), client.data.train) for model in theta
+        ])  # fmt: skip
         j = int(F.nan_to_num(torch.inf).argmin())
         client["cluster"] = torch.tensor(j)
         return theta[j]

@@ -43,6 +43,7 @@ class LGFedAvg(FedAvg):
     idea = "average the head; every client keeps its own extractor"
     sends = "down: the head; up: the trained head (in warm rounds the whole model)"
     averages = "the head (in warm rounds the whole model)"
+    answers = {"weights": "head"}
 
     warm_rounds: int = hyper(0, "rounds of FedAvg on the whole model before the extractors become private", low=0)
 

@@ -64,6 +64,7 @@ class PFedHN(Method):
     idea = "a hypernetwork on the server turns a learned embedding of each client into that client's weights"
     sends = "down: the weights written for the client; up: how its training changed them"
     newcomers = "rounds"
+    refuses_start = "a hypernetwork writes all its models, and begins with models of its own"
     shows = {"v": "embedding from which the hypernetwork writes the client's weights; alike rows are alike models"}
 
     server_lr: float = hyper(0.01, "learning rate of the hypernetwork and the embeddings", low=0.0)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgraft.core.evaluation import POINTS
+from fedgraft.runs import learning
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import AT, At
 from fedgraft.runs.metric import MetricInfo
@@ -38,7 +39,8 @@ def view(comparison: Comparison[Any], at: At = AT[0], metric: str | None = None)
         parts.append(further(rows))
     if any(row.unseen for row in rows):
         parts.append(unseen(comparison, rows))
-    parts += [Text(textwrap.fill(remark, WIDTH)) for remark in remarks(rows, at)]
+    said = (*remarks(rows, at), *learning.doubts(comparison.results))
+    parts += [Text(textwrap.fill(remark, WIDTH, break_on_hyphens=False)) for remark in said]
     return Group(*parts)
 
 

@@ -6,7 +6,7 @@ This module is imported by the command line before anything is asked for, so it 
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,6 +89,11 @@ class RunConfig(Settings):
         lt=1,
         description="share of the clients that never take part in training, and join when it is over (docs/joining.md)",
     )
+    start_from: str | None = Field(
+        None,
+        min_length=1,
+        description="directory of an earlier run whose models this one begins with (docs/warm-start.md)",
+    )
     evaluate_every: int = Field(1, ge=1, description="evaluate after every so many rounds, and after the last")
     evaluate_clients: int | None = Field(
         None, ge=1, description="test the models of so many clients, drawn by the seed (default: of all)"
@@ -146,9 +151,7 @@ class RunConfig(Settings):
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise ValueError("are names such as accuracy or auc")
-        # a comma is between two metrics, unless a parameter follows it: auc,calibration_error:bins=10
-        single = [part for text in texts for part in re.split(r",(?![^,:]*=)", text)]
-        return tuple(known(METRICS, text) for text in single)
+        return tuple(known(METRICS, text) for text in single_metrics(texts))
 
     @field_validator("split")
     @classmethod
@@ -177,6 +180,11 @@ class RunConfig(Settings):
         if isinstance(value, int) and value < 1:
             raise ValueError("has to be at least 1, or auto")
         return value
+
+
+def single_metrics(texts: Iterable[str]) -> list[str]:
+    """A comma is between two metrics, unless a parameter follows it: auc,calibration_error:bins=10."""
+    return [part for text in texts for part in re.split(r",(?![^,:]*=)", text)]
 
 
 READING = ("target", "site_column", "split", "test_share", "window", "ignore", "categories")

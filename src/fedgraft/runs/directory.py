@@ -19,6 +19,8 @@ from fedgraft.runs.config import RunConfig
 COMPARISON = "comparison.json"
 """What a comparison leaves beside its runs, when it is complete."""
 PREPARATION = "preparation.json"
+START = "start.safetensors"
+"""What an earlier run left for this one to begin with, if it does."""
 
 
 def fresh(path: Path) -> Path:
@@ -41,7 +43,7 @@ def sweep(directory: Path) -> None:
 
 def _left_over(path: Path) -> bool:
     """Whether a file says nothing of a run that has begun: that is done by config.toml, the last of the first files."""
-    return path.name in (disk.LOCK, identity.FILE, PREPARATION) or _half(path)
+    return path.name in (disk.LOCK, identity.FILE, PREPARATION, START) or _half(path)
 
 
 def _half(path: Path) -> bool:
@@ -59,6 +61,16 @@ def folder_name(label: str) -> str:
 def write_preparation(directory: Path, fitted: Fitted) -> None:
     """Write how samples were made, so that new rows can be prepared alike."""
     disk.write(directory / PREPARATION, json.dumps(facts(fitted), indent=1).encode())
+
+
+def read_preparation(directory: Path) -> Fitted | None:
+    """Read how the samples of a run were made, if they were made of something else."""
+    if not (directory / PREPARATION).exists():
+        return None
+    try:
+        return Fitted.model_validate_json((directory / PREPARATION).read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{directory / PREPARATION} is damaged: {str(error).splitlines()[0]}") from None
 
 
 def write_config(directory: Path, config: RunConfig) -> None:

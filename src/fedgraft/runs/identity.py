@@ -35,6 +35,9 @@ class Held(Protocol):
     """Data of which fingerprints can be had, or cannot: those at the sites of a federation."""
 
     @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
     def fingerprints(self) -> tuple[digest.Fingerprint, ...] | None: ...
 
 
@@ -62,22 +65,32 @@ class Identity(BaseModel):
     data: list[dict[str, dict[str, int | str]]] | None
     metrics: list[MetricInfo] = []
     """What it is judged by, for those who follow it; the task says so, and nobody has to agree to it."""
+    names: list[str] = []
+    """What its clients are called; the data say more, and nobody has to agree to it."""
+    start: str | None = None
+    """A checksum of what an earlier run left for this one to begin with, if it does."""
     versions: dict[str, str] = Field(default_factory=_versions)
     instructions: dict[str, str] = Field(default_factory=_instructions)
     arithmetic: int | None = None
     """The version of the arithmetic; runs of older versions of fedgraft do not say."""
 
     @classmethod
-    def of(cls, config: RunConfig, data: Held, metrics: Sequence[MetricInfo] = ()) -> "Identity":
+    def of(
+        cls, config: RunConfig, data: Held, metrics: Sequence[MetricInfo] = (), start: str | None = None
+    ) -> "Identity":
         """Say who a run is."""
         prints = data.fingerprints
         held = None if prints is None else [{split: dict(part) for split, part in each.items()} for each in prints]
-        return cls(settings=_settings(config.model_dump()), data=held, metrics=list(metrics), arithmetic=ARITHMETIC)
+        return cls(
+            settings=_settings(config.model_dump()), data=held, metrics=list(metrics), names=list(data.names),
+            start=start, arithmetic=ARITHMETIC,
+        )  # fmt: skip
 
     @cached_property
     def digest(self) -> dict[str, str]:
-        """Checksums of the settings and of the data, which stand in every checkpoint and in the result."""
-        return {"settings": settings_digest(self.settings), "data": _digest(self.data)}
+        """Checksums of the settings, the data and the start, which stand in every checkpoint and in the result."""
+        begun = {} if self.start is None else {"start": self.start}
+        return {"settings": settings_digest(self.settings), "data": _digest(self.data), **begun}
 
     def write(self, place: Path) -> None:
         """Write it into a run's directory."""
@@ -90,6 +103,8 @@ class Identity(BaseModel):
         both = there.data is not None and self.data is not None
         if other := digest.difference(there.data or [], self.data or [], names) if both else None:
             raise UserError(f"the run in {place} had other data: {other}")
+        if there.start != self.start:
+            raise UserError(f"the run in {place} began with other models than those that it would start from now")
         return [
             f"the run was begun with {what} {before}, and goes on with {now}: its last bits may differ"
             for what, before, now in self._machine(there)
@@ -97,7 +112,7 @@ class Identity(BaseModel):
 
     def decides_like(self, there: "Identity") -> bool:
         """Whether a run of that identity has this one's bits: same settings, data, arithmetic and instructions."""
-        same = (self.settings, self.data) == (there.settings, there.data)
+        same = (self.settings, self.data, self.start) == (there.settings, there.data, there.start)
         return same and self.arithmetic == there.arithmetic and not self._machine(there)
 
     def _machine(self, there: "Identity") -> list[tuple[str, str, str]]:

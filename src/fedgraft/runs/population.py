@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -27,6 +28,7 @@ from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.data.partition import SCHEMES
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.source import Reading
+from fedgraft.runs import directory
 from fedgraft.runs.config import CLIENTS, MACHINE, READING, SCHEME, RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
@@ -76,9 +78,16 @@ class Population(Protocol):
         ...
 
 
-def federation(config: RunConfig) -> Federation:
-    """Make the federation. What nobody asked for is decided by the data: sites are as many as they are."""
+def federation(config: RunConfig, place: Path | None = None) -> Federation:
+    """Make the federation. What nobody asked for is decided by the data: sites are as many as they are.
+
+    A run that starts from an earlier one has its data prepared as they were there; ``place`` is its own directory, if
+    it has begun.
+    """
     at_sites = lies_at_sites(config.dataset)
+    fitted = None
+    if config.start_from is not None and at_sites:
+        fitted = directory.read_preparation(place or Path(config.start_from).expanduser())
     decided = {"clients", "partition"} if at_sites else {"clients"} if config.partition.endswith(".json") else set()
     left_out = decided - config.model_fields_set
     made = federate(
@@ -88,7 +97,8 @@ def federation(config: RunConfig) -> Federation:
         config.drawn_by,
         validation=config.validation, normalise=config.normalise, augment=config.augment, resize=config.resize,
         data_dir=config.data_dir, task=config.task,
-        on_disk=config.storage == "disk" and not at_sites, **{name: getattr(config, name) for name in READING},
+        on_disk=config.storage == "disk" and not at_sites, fitted=fitted,
+        **{name: getattr(config, name) for name in READING},
     )  # fmt: skip
     ignored = sorted(name for name in left_out if getattr(config, name) not in (CLIENTS, SCHEME, facts(made)[name]))
     if not ignored:
@@ -169,6 +179,8 @@ def _canonical(name: str, value: Any) -> Any:
 def settled(config: RunConfig, fed: Population, *, given: bool) -> RunConfig:
     """Write what the data are into the configuration: that of a federation that was ``given``, or of what was made."""
     config = found_again(config)
+    if config.start_from is not None and isinstance(fed, Federation):
+        config = config.model_copy(update={"start_from": str(Path(config.start_from).expanduser().resolve())})
     known: dict[str, Any] = {"clients": len(fed) + (len(fed.unseen) if isinstance(fed, Federation) else 0)}
     if given and isinstance(fed, Federation):
         known = facts(fed)

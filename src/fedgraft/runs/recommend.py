@@ -1,6 +1,7 @@
 """Should a site join, and with which method? A race of methods on validation data, and one look at test data.
 
-The race is successive halving: every method that fits runs for a third of the rounds, the better half for two thirds,
+Where nobody chose a learning rate, a few are tried first, with Local and FedAvg with fine-tuning. The race is
+successive halving: every method that fits runs for a third of the rounds, the better half for two thirds,
 and the best few to the end, with several seeds, beside Local and FedAvg with fine-tuning. Who goes on is decided by the
 client mean of the leading metric on validation data, each method at its own point: the model that it means a client to
 use. Test data are looked at once, for the answer. All seeds have the same sites with the same samples, and differ in
@@ -22,7 +23,7 @@ from fedgraft.core.method import Method
 from fedgraft.core.metrics import Metric
 from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
-from fedgraft.runs import directory, population, reading
+from fedgraft.runs import directory, learning, population, reading
 from fedgraft.runs.agenda import complete, differences
 from fedgraft.runs.compare import asked, compare, contestants
 from fedgraft.runs.comparison import Comparison
@@ -50,9 +51,12 @@ RACE, FINAL = "race.toml", "final"
 def says(fed: Federation, metrics: Iterable[Metric]) -> "Say":
     """How much each site's figure counts in the choice, where not all count alike.
 
-    A metric that ranks one class against another says as little as there are few of the rarer one: the AUC of one
-    healthy person among eighteen is a throw of dice. There a site counts by its samples that are not of its most
-    frequent class.
+    A metric that ranks one class against another is as sure as there are samples of the rarer one. By Hanley and
+    McNeil (1982) the variance of an AUC of m and n samples is about a/m + b/n, so that its inverse, the best weight of
+    a mean, goes by mn/(m + n): between half of the rarer class's samples and all of them. Weights by the rarer class
+    therefore lose at most a ninth of what the best would give where a and b are alike (Kantorovich's inequality), and
+    counting all sites alike may lose most of it; `tests/runs/test_recommend.py` draws it. With more than two classes
+    the samples that are not of the most frequent one take the rarer class's place.
     """
     ranking = [metric.name for metric in metrics if metric.single]
     if not ranking or not fed.task.has_classes:
@@ -88,6 +92,10 @@ class _Race:
     watchers: Sequence[Watcher]
     left_out: dict[str, str] = field(default_factory=dict)
     runs: int = 0
+    spent: float = 0.0
+    """Seconds that the search for a rate took."""
+    settled: str | None = None
+    """What is said of the settings that it found."""
 
     def fit(self) -> None:
         """Leave out who cannot work with this task, these sites or these networks; a reference has to."""
@@ -111,7 +119,8 @@ class _Race:
         objects = self.given or self.model is not None or not all(map(METHODS.findable, self.members.values()))
         config = settled.model_dump(exclude={"method", "params", "seed"})
         seeds = range(self.config.seed, self.config.seed + self.seeds)
-        limits = {"budget_bytes": self.budget or 0, "minutes": float(self.minutes or 0)}
+        tried = [learning.flags(each) for each in learning.rates(self.config, self.federation)]
+        limits = {"budget_bytes": self.budget or 0, "minutes": float(self.minutes or 0), "rates": tried}
         return {**asked(self.members, seeds), "objects": objects, "config": directory.without_none(config), **limits}
 
     @contextmanager
@@ -195,7 +204,7 @@ class _Race:
         each = statistics.fmean(others) if others else 0.0
         final = (fixed + min(FINALISTS, contenders) * each) * rounds * self.seeds
         a_round = [fixed + size * each for size in sizes]
-        left = 60 * self.minutes - sum(pilot_.seconds for pilot_ in pilot.values()) - final
+        left = 60 * self.minutes - self.spent - sum(pilot_.seconds for pilot_ in pilot.values()) - final
         if sum(a_round) > left:
             needed = (60 * self.minutes - left + sum(a_round)) / 60
             raise UserError(
@@ -205,6 +214,38 @@ class _Race:
         planned = sum(length * seconds for length, seconds in zip(usual, a_round, strict=True))
         share = min(1.0, left / planned) if planned else 1.0
         return [max(1, math.floor(length * share)) for length in usual]
+
+    def settle(self) -> None:
+        """Choose how clients train, on validation data, unless somebody did: what is best for the references."""
+        usual, tried = self.config, learning.rates(self.config, self.federation)
+        # after few rounds nobody has learned, and the choice would be one among guesses
+        rounds = usual.rounds if self.minutes is None else max(1, math.ceil(PARTS[0] * usual.rounds))
+        worths: list[tuple[float, ...]] = []
+        for settings in tried:
+            self.config = configure(usual, settings)
+            name = learning.flags(settings).replace("--", "").replace(" ", "-")
+            try:
+                standings = self.rung(f"rates/{name}", (ALONE, TUNED), rounds)
+            except UserError:  # no reply was fit to be taken: steps were too long
+                worths.append((-math.inf,) * len(self.metrics))
+                continue
+            self.spent += sum(each.seconds for each in standings.values()) * rounds
+            worths.append(self._worths(standings))
+        if tried:
+            chosen = tried[worths.index(max(worths))]
+            self.config = configure(usual, chosen)
+            self.settled = (
+                f"Clients trained with {learning.flags(chosen)}, which of {len(tried)} settings is best for local and "
+                f"fedavg-ft on validation data after {rounds} rounds; a rate that you name is taken as it is."
+            )
+
+    def _worths(self, standings: Mapping[str, Standing]) -> tuple[float, ...]:
+        """The mean of several methods by every metric; what could not be measured is worth least."""
+        means = [
+            statistics.fmean(metric.worth(each.figures[at]) for each in standings.values())
+            for at, metric in enumerate(self.metrics)
+        ]
+        return tuple(-math.inf if math.isnan(mean) else mean for mean in means)
 
     def heats(self) -> list[str]:
         """Race to the final, and say who is in it, beside the references."""
@@ -241,7 +282,9 @@ class _Race:
         if not fitting:
             raise UserError(f"every finalist sent more than {self.budget:,} bytes for each client; allow more")
         best = ranked(fitting, self.metrics)[0]
-        notes = (*_about_validation(self.federation), *_about_say(self.federation, self.say.get(self.metrics[0].name)))
+        say = self.say.get(self.metrics[0].name)
+        settled = () if self.settled is None else (self.settled,)
+        notes = (*_about_validation(self.federation), *_about_say(self.federation, say), *settled)
         return Recommendation(final, standings, best, tried, self.runs, self.left_out, notes, self.place, self.classes)
 
 
@@ -315,6 +358,7 @@ def recommend(
         race.watchers = [*watchers, *display]
         with race.claimed():
             tried = len(race.contenders) + len(REFERENCES) - 1
+            race.settle()
             made = race.answer(race.final(race.heats()), tried)
             if race.place is not None:
                 made.write(race.place)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedgraft.base import disk
-from fedgraft.runs import results, table
+from fedgraft.runs import learning, results, table
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import At
 from fedgraft.runs.metric import MetricInfo
@@ -19,8 +19,6 @@ from fedgraft.runs.statistics import Difference, Interval, between_areas, more_t
 OWN: At = "own"
 ALONE, TUNED = "local", table.TUNED
 MOST_NAMED = 8
-HARDLY = 0.95
-"""Of the first round's training loss: whoever ends above it has hardly learned."""
 Say = Mapping[str, Sequence[int]]
 """By metric: how much each site's figure counts in the choice; sites count alike by a metric that is not here."""
 
@@ -151,7 +149,7 @@ class Recommendation:
 
     @property
     def take(self) -> str:
-        """The method to take; ``local`` if joining does not pay."""
+        """The method to take; ``local`` if it is not clear that joining pays."""
         return self.best if self.pays else ALONE
 
     @property
@@ -164,7 +162,8 @@ class Recommendation:
             return f"Joining pays for {listed(self.told('pays'))}, not for everybody: take {self.best} there."
         if found is not None and found.more_than_noise:
             return f"Joining does not pay: sites lose with {self.best}, the best of the race. Stay with local."
-        return f"Joining does not pay: what {self.best} gains over training alone is not more than noise."
+        noise = "differs from training alone by no more than noise"
+        return f"It is not clear that joining pays: {self.best}, the best of the race, {noise}."
 
     @property
     def lines(self) -> list[str]:
@@ -177,18 +176,7 @@ class Recommendation:
             said.append("On validation data, training alone was as good as every method or better.")
         if (other := self.against_tuned) is not None:
             said.append(f"Against fedavg-ft, the simple choice: {self._written(other)}; {_sure(other)}.")
-        return [*said, *self._unlearned(), self._cost(), self._how(), *self.notes]
-
-    def _unlearned(self) -> Iterator[str]:
-        """Say that nobody has learned much, where even training alone hardly lowered its loss."""
-        losses = [(r.rounds[0].loss, r.rounds[-1].loss) for r in self.final.results[ALONE] if len(r.rounds) > 1]
-        known = [(first, last) for first, last in losses if first is not None and last is not None]
-        if known and all(0 < HARDLY * first < last for first, last in known):
-            first, last = known[0]
-            yield (
-                f"Nobody has learned much yet: alone, the training loss went from {first:.3g} to {last:.3g}. Ask again "
-                "with a larger --lr, or more --epochs or --rounds."
-            )
+        return [*said, *learning.doubts({ALONE: self.final.results[ALONE]}), self._cost(), self._how(), *self.notes]
 
     def _on_average(self) -> str:
         metric, found = self.metric, self.difference

@@ -187,12 +187,15 @@ class Spent(_Part):
     noise: Amount
     rate: Annotated[float, Field(ge=0, le=1)]
     steps: Count
+    sums: Count = 0
+    """Noised sums over the samples that were told besides (prototypes, class counts), and their noise."""
+    sum_noise: Amount = 0.0
 
 
 class Guarantee(_Part):
-    """Differential privacy of each training sample: what all rounds together have spent of it."""
+    """Differential privacy of each training sample, or of each client: what all rounds together have spent of it."""
 
-    unit: Literal["sample"]
+    unit: Literal["sample", "client"]
     epsilon: Amount | None
     """The most that any client has spent."""
     delta: Annotated[float, Field(gt=0, lt=1)]

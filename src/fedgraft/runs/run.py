@@ -24,6 +24,8 @@ from fedgraft.core.evaluation import POINTS, Point
 from fedgraft.core.growth import insist_on_room
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.rounds import Participation, Round, rounds
+from fedgraft.core.secure import Secure
+from fedgraft.core.stages import pipeline
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.states import First, Shelf, States
@@ -41,6 +43,8 @@ from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.personal import PersonalModels
 from fedgraft.runs.population import Model, Population
 from fedgraft.runs.resultfile import FORMAT, Result
+from fedgraft.runs.warmstart import Beginning, Start
+from fedgraft.runs.warmstart import read as read_start
 
 if TYPE_CHECKING:
     from fedgraft.runs.comparison import Comparison
@@ -75,6 +79,8 @@ class Run:
     server: Server | None = None
     notes: list[str] = field(default_factory=list)
     observed: dict[str, torch.Tensor] = field(default_factory=dict)
+    start: Start | None = None
+    """What an earlier run left for this one to begin with, if it does."""
     _states: Mapping[int, State] = field(default_factory=dict)
 
     @property
@@ -90,7 +96,8 @@ class Run:
     @cached_property
     def identity(self) -> Identity:
         """What makes it this run: its settings and its data."""
-        return Identity.of(self.config, self.federation, self.metrics)
+        start = None if self.start is None else self.start.digest
+        return Identity.of(self.config, self.federation, self.metrics, start)
 
     def __repr__(self) -> str:
         config = self.config
@@ -232,6 +239,8 @@ def start(run: Run, out: Path | None, watchers: Iterable[Watcher]) -> Run:
         run.identity.write(run.directory)
         if run.federation.fitted is not None:
             directory.write_preparation(run.directory, run.federation.fitted)
+        if run.start is not None:
+            run.start.write(run.directory)
         directory.write_config(run.directory, run.config)
         return _noted(conduct(run, list(watchers), _here))
 
@@ -287,6 +296,8 @@ def _planned_again(
 ) -> Run:
     """Plan the run of a directory as it was planned before, with the same settings on the same data."""
     if not (place / "config.toml").exists():
+        if (place / "race.toml").exists():
+            raise UserError(f"{place} is that of a recommendation: the finalists' runs are below {place / 'final'}")
         if runs := sorted(each.parent.name for each in place.glob("*/config.toml")):
             raise UserError(
                 f"{place} holds several runs: name one of them, such as {place / runs[0]}; `fedgraft resume`, or "
@@ -306,7 +317,8 @@ def _planned_again(
     if model is None and config.model == "custom":
         raise UserError(f"the run in {place} had a model of your own, given from Python: give it again as model=")
     made = _found_again(config, place) if method is None else method
-    run = plan(made, federation or population.federation(config), config, model)
+    begun = (lambda _: read_start(place)) if (place / directory.START).exists() else None
+    run = plan(made, federation or population.federation(config, place), config, model, start=begun)
     if method is not None and config.method.endswith(f":{type(method).__qualname__}"):  # its file may have moved
         run.config = run.config.model_copy(update={"method": config.method})
     return run
@@ -380,8 +392,19 @@ def finished(run: Run, place: Path) -> Run:
     return run
 
 
-def plan(method: Method, federation: Population, config: RunConfig, model: Model | None, *, given: bool = False) -> Run:
-    """Check that everything fits before anything is written or trained; ``given``: the federation is the caller's."""
+def plan(
+    method: Method,
+    federation: Population,
+    config: RunConfig,
+    model: Model | None,
+    *,
+    given: bool = False,
+    start: Callable[[Beginning], Start] | None = None,
+) -> Run:
+    """Check that everything fits before anything is written or trained; ``given``: the federation is the caller's.
+
+    ``start`` gives what the run begins with, if that is not to be taken from where the configuration says.
+    """
     population.insist_on_device(config.device)
     federation = population.held_out(config, federation)
     if isinstance(federation, Federation):
@@ -400,8 +423,13 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     for architecture in architectures:
         architecture.insist_on_batches(config.training.batch_size)
         spec.task.insist_on(architecture.outputs)
+    begun = _begun(config, federation, Beginning(method, spec, name), start)
+    if begun is not None:
+        spec = replace(spec, begun=begun.initial)
     if config.training.private:
         spec = replace(spec, budget=privacy.planned(method, spec, _participation(config)))
+    if config.training.client_private:
+        spec = replace(spec, client_privacy=privacy.planned_for_clients(method, spec, _participation(config)))
     if isinstance(federation, Federation):
         unseen.insist(method, federation, spec)
     insist_on_room(method, spec)
@@ -409,13 +437,29 @@ def plan(method: Method, federation: Population, config: RunConfig, model: Model
     population.insist_on_stages(method, server)
     known = {"method": METHODS.named(method), "params": method.parameters(), "model": name}
     told = population.settled(config, federation, given=given).model_copy(update=known)
-    notes = [*federation.notes]
+    notes = [*(begun.notes if begun else ()), *federation.notes]
     if kept := sorted({name for architecture in architectures for name in architecture.state}):
         notes.append(
             f"the model keeps state of its own in Python ({', '.join(kept)}): every client's training and every test "
             "begins with a fresh module, and that state is lost at its end"
         )
-    return Run(method, federation, told, spec, notes=notes)
+    return Run(method, federation, told, spec, notes=notes, start=begun)
+
+
+def _begun(
+    config: RunConfig, federation: Population, who: Beginning, start: Callable[[Beginning], Start] | None
+) -> Start | None:
+    """Find what a run begins with that an earlier one left."""
+    if config.start_from is None:
+        return None
+    if config.training.private or config.training.client_private:
+        raise UserError(
+            "start_from is not for runs with differential privacy: what the earlier run gave away of the same data "
+            "would add to this run's epsilon, and is not counted"
+        )
+    if start is not None:
+        return start(who)
+    return who.of(Path(config.start_from).expanduser()) if isinstance(federation, Federation) else None
 
 
 def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = False) -> Run:
@@ -427,7 +471,11 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
     server = run.server = run.method.setup(spec)
     participation = _participation(config)
     saves = None if run.directory is None else run.directory / "checkpoints"
+    if run.start is not None:
+        run.start.settle(server)
     with single_thread(), host(run) as engine:
+        if run.start is not None:
+            engine.restore(run.start.clients)
         history = _past(run, server, engine, saves) if begun and saves else checkpoint.begin(saves)
         run.records = history.records
         for watcher in watchers:
@@ -458,7 +506,10 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
 
 
 def _participation(config: RunConfig) -> Participation:
-    return Participation(*participation_range(config.participation))
+    """Who takes part in a round; where whole clients are protected by a trusted server, by chance for each of them."""
+    training = config.training
+    trusted = training.client_private and not isinstance(pipeline(training.stages).gathering, Secure)
+    return Participation(*participation_range(config.participation), poisson=trusted)
 
 
 def _now(run: Run, server: Server, engine: Engine, history: History) -> Checkpoint:
@@ -530,6 +581,7 @@ def _result(run: Run) -> dict[str, Any]:
         "clients": run.spec.clients,
         "model": config.model,
         "seed": config.seed,
+        **({} if run.start is None else {"start": dict(run.start.facts)}),
         "names": list(run.federation.names),
         "samples": list(run.spec.samples),
         "label_counts": None if (counts := run.federation.counts()) is None else counts.tolist(),

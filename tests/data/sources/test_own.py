@@ -10,6 +10,7 @@ from PIL import Image
 
 from fedgraft.base.errors import UserError
 from fedgraft.data.sources import read_own
+from fedgraft.data.sources.fitted import Fitted, Input
 from fedgraft.data.sources.source import Reading
 
 TABLE = "set,age,label,dose\ntrain,50,1,0.5\ntest,61,0,1.5\n\ntrain,42,0,-2e-1\n"
@@ -31,6 +32,7 @@ def test_a_table_is_split_by_its_column_and_keeps_the_order_of_its_features(tmp_
     ("text", "complaint"),
     [
         ("", "no first line that names its columns"),
+        (",a,label\n0,1,0\n", r"the first column of .* has no name: are these the numbers of rows that pandas writes"),
         ("x,y\n0,1\n", "say with --target which column of a.csv is to be learned: x, y"),
         ("label,x\n0,1\n", "has 1 rows, too few to split: a site needs 20, or a column `set`"),
         (TABLE + "train,1,0\n", "the column dose of .* has missing cells"),
@@ -123,3 +125,10 @@ def test_an_image_that_promises_too_many_pixels_is_refused_before_it_is_decoded(
     (tmp_path / "test" / "0" / "b.png").write_bytes(declaring(width, height))
     with pytest.raises(UserError, match=r"b\.png has more pixels than the 4096x4096 that are allowed"):
         read_own(tmp_path, Reading())
+
+
+def test_images_are_nothing_for_a_federation_of_tables(tmp_path: Path) -> None:
+    (tmp_path / "theo" / "0").mkdir(parents=True)
+    fitted = Fitted(target="ill", inputs=(Input(name="age", kind="number"),), labels=("no", "yes"))
+    with pytest.raises(UserError, match="theo holds images, and the federation's sites have tables"):
+        read_own(tmp_path / "theo", Reading(target="ill"), fitted=fitted)

@@ -229,7 +229,9 @@ def test_two_kinds_of_data_in_a_folder(hospitals: Path) -> None:
     )
     with pytest.raises(UserError, match="holds arrays and tables: keep one kind"):
         find(hospitals, Reading())
-    assert find(hospitals, Reading(target="ill")).name == "tables"
+    chosen = find(hospitals, Reading(target="ill"))
+    assert chosen.name == "tables"
+    assert "also holds arrays: they are not read, only the tables" in fg.federate(hospitals, target="ill").notes[0]
 
 
 def test_sites_of_one_table(tmp_path: Path) -> None:

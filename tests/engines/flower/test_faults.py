@@ -187,7 +187,7 @@ def test_a_late_answer_is_named_and_not_used(
     assert not done.records[2]["refused"]
     said = capsys.readouterr().out
     assert "refused: site b answered round 2 after the deadline" in said
-    assert "1 replies came too late" in said
+    assert "late, or from nobody known: 1 answer;" in said
     assert_rolled_back(federated, done, fed)
 
 

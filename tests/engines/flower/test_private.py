@@ -12,8 +12,9 @@ from flwr.app import Context, Message
 
 from fedgraft.core.privacy import objection
 from fedgraft.engines.flower import records
+from fedgraft.engines.flower.ledger import LEDGER, SECRET
 from fedgraft.engines.flower.records import Order
-from fedgraft.engines.flower.site import LEDGER, SECRET, Memory, SiteError
+from fedgraft.engines.flower.site import Memory, SiteError
 from fedgraft.methods import METHODS
 from fedgraft.runs.run import run
 from trials.federated import Federated, Handler

@@ -33,6 +33,25 @@ def find(path: Path, reading: "Reading") -> "Source":
     return chosen
 
 
+def beside(path: Path, chosen: "Source") -> list[str]:
+    """Say what else lies at a path and is not read."""
+    others = [kind.name for kind in SOURCES.values() if kind.fits(path) and not isinstance(chosen, kind)]
+    return [f"{path} also holds {each}: they are not read, only the {chosen.name}" for each in others]
+
+
+def unused(path: Path, reading: "Reading") -> list[str]:
+    """Say which settings have no effect on one site's own data, and which files beside images are not read."""
+    kind = next((kind for kind in SOURCES.values() if kind.serves(path)), None)
+    if kind is None:
+        return []
+    idle = [f"{name} = {value!r} has no effect on {path.name}, which holds {kind.name}"
+            for name, value in reading.given.items() if name not in kind.takes]  # fmt: skip
+    if path.is_dir():
+        strange = sorted(each.name for each in path.iterdir() if each.is_file() and not each.name.startswith("."))
+        idle += [f"{each} in {path.name} is not read: images lie in folders of their classes" for each in strange[:3]]
+    return idle
+
+
 def read_own(
     path: Path,
     reading: "Reading",
@@ -51,6 +70,8 @@ def read_own(
         if not kinds:
             path.stat()
             raise UserError(f"{path} is no .npz file, table, text or folder of images")
+        if fitted is not None and fitted.inputs and kinds[0].name in ("images", "texts"):
+            raise UserError(f"{path} holds {kinds[0].name}, and the federation's sites have tables")
         held = kinds[0].own(path, reading, task, seed, fitted, site or path.stem)
         given = {name: getattr(held, name) for name in ARRAYS if getattr(held, name) is not None}
         return Site(**sound(given, path, task), name=None)

@@ -26,7 +26,7 @@ class ArrayFolder(Source):
     def serves(cls, path: Path) -> bool:
         return path.suffix.lower() == ".npz"
 
-    def read(self, reading: Reading, task: str | None, seed: int) -> Found:
+    def read(self, reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None) -> Found:
         files = stems(self.path, NPZ)
         return Found([Site(**sound(read_npz(file), file, task), name=file.stem) for file in files])
 

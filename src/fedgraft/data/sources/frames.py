@@ -1,6 +1,7 @@
 """Tables: read from CSV and Parquet files, and what their columns are."""
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -56,7 +57,7 @@ def _read_csv(path: Path) -> Any:
             comma = max(",;\t", key=line.count)
             names = next(csv.reader([line], delimiter=comma), [])
         frame = pd.read_csv(
-            path, sep=comma, header=0, names=_header(names, path), index_col=False, dtype=str, keep_default_na=False,
+            path, sep=comma, header=0, names=_header(names, path), index_col=False, dtype=object, keep_default_na=False,
             na_values=list(MISSING), skipinitialspace=True, encoding="utf-8-sig",
         )  # fmt: skip
         return frame.apply(_pointed) if comma == ";" else frame
@@ -84,6 +85,11 @@ def _header(names: Iterable[str], path: Path) -> list[str]:
     header = [name.strip() for name in names]
     if not any(header):
         raise UserError(f"{path} has no first line that names its columns")
+    if not header[0] and all(header[1:]):
+        raise UserError(
+            f"the first column of {path} has no name: are these the numbers of rows that pandas writes? "
+            "to_csv(..., index=False) leaves them out"
+        )
     if any(len(name) > 100 or not name.isprintable() or not name for name in header):
         raise UserError(f"{path} has a column without a name that can be printed; its first line names the columns")
     spelled = [name.casefold() for name in header]
@@ -95,36 +101,61 @@ def _header(names: Iterable[str], path: Path) -> list[str]:
 # ---- columns
 
 
-def known(series: Any) -> Any:
+def known(series: Any) -> Array:
     """Which cells have a value."""
-    return series.notna()
+    there: Array = pandas().notna(series.to_numpy())
+    return there
 
 
 def kind_of(series: Any, where: str, category: bool = False) -> Kind:
     """Tell what a column holds at one site; numbers among words are a mistake that somebody has to mend."""
     pd = pandas()
-    held = series[known(series)]
-    if held.empty:
+    there = known(series)
+    if not there.any():
         return "empty"
     if category:
         return "category"
-    if pd.api.types.is_datetime64_any_dtype(held):
+    if pd.api.types.is_datetime64_any_dtype(series):
         return "date"
-    if pd.api.types.is_numeric_dtype(held) and not pd.api.types.is_bool_dtype(held):
+    if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
         return "number"
-    words = held.astype(str)
-    numbers = pd.to_numeric(words, errors="coerce").notna()
+    words = _texts(series)[there]
+    numbers = ~np.isnan(pd.to_numeric(words, errors="coerce"))
     if numbers.all():
         return "number"
-    if words.str.fullmatch(_DATE).all():
+    if all(re.fullmatch(_DATE, word) for word in words):
         return "date"
     if numbers.mean() >= 0.5:
-        odd = words[~numbers]
+        row = int(np.flatnonzero(there)[~numbers][0])
         raise UserError(
-            f"the column {series.name} of {where} has {int(numbers.sum())} numbers and {len(odd)} cells that are none, "
-            f"such as {str(odd.iloc[0])[:50]!r} in row {odd.index[0] + 1}: leave a cell empty where a value is missing"
+            f"the column {series.name} of {where} has {int(numbers.sum())} numbers and {int((~numbers).sum())} cells "
+            f"that are none, such as {str(series.iloc[row])[:50]!r} in row {row + 1}: leave a cell empty where a value "
+            "is missing"
         )
     return "category"
+
+
+def _texts(series: Any) -> Array:
+    """A column's cells as texts; those of a CSV file are."""
+    cells_: Array = series.to_numpy(dtype=object)
+    if all(type(cell) is str for cell in cells_):
+        return cells_
+    return np.array([cell if type(cell) is str else str(cell) for cell in cells_], dtype=object)
+
+
+def typed(frame: Any, as_written: Iterable[str]) -> Any:
+    """Turn columns of texts that are all numbers into numbers, once; not those of which the spelling counts."""
+    pd = pandas()
+    numbers: dict[str, Array] = {}
+    for name in frame.columns.difference([*as_written], sort=False):
+        if pd.api.types.infer_dtype(frame[name], skipna=True) != "string":
+            continue
+        texts = frame[name].to_numpy(dtype=object)
+        read: Array = pd.to_numeric(texts, errors="coerce")
+        if bool((np.isnan(read) == pd.isna(texts)).all()):
+            numbers[name] = read.astype(np.float64)
+    rest = {name: numbers.get(name, frame[name]) for name in frame.columns}
+    return pd.DataFrame(rest, index=frame.index, copy=False) if numbers else frame
 
 
 def cells(series: Any, kind: str, where: str) -> Array:
@@ -133,15 +164,17 @@ def cells(series: Any, kind: str, where: str) -> Array:
     if kind == "category":
         words = series[known(series)].map(_word)
         full = np.full(len(series), None, dtype=object)
-        full[known(series).to_numpy()] = words.to_numpy(dtype=object)
+        full[known(series)] = words.to_numpy(dtype=object)
         return full
     if kind == "date":
         days = pd.to_datetime(series, errors="coerce", utc=True, format="ISO8601" if series.dtype.kind != "M" else None)
         values: Array = (days - pd.Timestamp("1970-01-01", tz="UTC")) / pd.Timedelta(days=1)
         values = np.asarray(values, dtype=np.float64)
+    elif series.dtype == np.float64:
+        values = series.to_numpy(dtype=np.float64)
     else:
         values = pd.to_numeric(series, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    bad = np.isnan(values) & known(series).to_numpy() | np.isinf(values)
+    bad = np.isnan(values) & known(series) | np.isinf(values)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         wanted = "a date such as 2024-12-31" if kind == "date" else "a number"

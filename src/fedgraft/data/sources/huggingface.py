@@ -34,12 +34,12 @@ class SavedDataset(Source):
     def frames(self, reading: Reading) -> Mapping[str, Any]:
         return by_site(self._frame(), reading.site_column, self.path.name)
 
-    def read(self, reading: Reading, task: str | None, seed: int) -> Found:
+    def read(self, reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None) -> Found:
         tables = self.frames(reading)
         pictured = [name for name, values in next(iter(tables.values())).items() if _is_image(values)]
         if not pictured:
-            return prepared(tables, reading, task, seed)
-        return _images(tables, pictured[0], reading, seed)
+            return prepared(tables, reading, task, seed, fitted)
+        return _images(tables, pictured[0], reading, seed, fitted)
 
     def _frame(self) -> Any:
         pd = pandas()
@@ -70,14 +70,17 @@ def _is_image(values: Any) -> bool:
     return hasattr(values.iloc[0], "convert")
 
 
-def _images(tables: Mapping[str, Any], pictured: str, reading: Reading, seed: int) -> Found:
+def _images(
+    tables: Mapping[str, Any], pictured: str, reading: Reading, seed: int, fitted: Fitted | None = None
+) -> Found:
     """Images in one column, classes in another."""
     reading.insist(frozenset({"target", "site_column", "split", "test_share"}), "a dataset of images")
     target = {site: find_target(table.columns, reading.target, site) for site, table in tables.items()}
     words = {site: target_words(table[target[site]], site) for site, table in tables.items()}
     whole = all(kind == "whole" for kind, _ in words.values())
     distinct = {label for _, labels in words.values() for label in labels}
-    fitted = Fitted(target=next(iter(target.values())), labels=tuple(sorted(distinct, key=int if whole else None)))
+    labels = tuple(sorted(distinct, key=int if whole else None))
+    fitted = fitted or Fitted(target=next(iter(target.values())), labels=labels)
     if len(fitted.labels) < 2:
         raise UserError(
             f"{fitted.target} is the same in every row of every site: there are no two classes to tell apart"

@@ -37,9 +37,9 @@ class ImageFolders(Source):
     def serves(cls, path: Path) -> bool:
         return path.is_dir()
 
-    def read(self, reading: Reading, task: str | None, seed: int) -> Found:
+    def read(self, reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None) -> Found:
         found = {site.name: _pictures(site, reading, seed, site.name) for site in _sites(self.path)}
-        fitted = Fitted(
+        fitted = fitted or Fitted(
             labels=_labels(name for parts in found.values() for pairs in parts.values() for name, _ in pairs)
         )
         grey, _ = one_kind([file for parts in found.values() for pairs in parts.values() for _, file in pairs])
@@ -90,7 +90,9 @@ def _split(site: Path, reading: Reading, seed: int, name: str) -> dict[str, Name
         raise UserError(f"split = {reading.split!r} is for tables; images are split class by class (stratified)")
     classes = {home.name: _images(home) for home in _folders(site)}
     if not any(classes.values()):
-        raise UserError(f"{site} holds no images; they lie in train/CLASS and test/CLASS, or in CLASS")
+        raise UserError(
+            f"{site} holds no images; they lie in train/CLASS and test/CLASS, or in CLASS (of a table, name the file)"
+        )
     if (count := sum(map(len, classes.values()))) < FEWEST:
         raise UserError(
             f"{site} has {count} images, too few to split: a site needs {FEWEST}, or folders train and test"

@@ -70,8 +70,8 @@ class Source(ABC):
         """Whether this is what lies at a path."""
 
     @abstractmethod
-    def read(self, reading: Reading, task: str | None, seed: int) -> Found:
-        """Read all sites, or say in one sentence what is wrong."""
+    def read(self, reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None) -> Found:
+        """Read all sites, prepared as an earlier federation's were if that is given, or say what is wrong."""
 
     @classmethod
     def serves(cls, path: Path) -> bool:

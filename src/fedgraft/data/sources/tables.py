@@ -1,6 +1,7 @@
 """Tables: one file for each site, or one file with a column that names the site."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,17 @@ from fedgraft.data.site import Site
 from fedgraft.data.sources import frames as columns
 from fedgraft.data.sources import splitting, windows
 from fedgraft.data.sources.fitted import Announcement, Fitted, announced_task
-from fedgraft.data.sources.frames import SET, TABLES, announce, cells, find_target, insist_on, read_frame, target_words
+from fedgraft.data.sources.frames import (
+    SET,
+    TABLES,
+    announce,
+    cells,
+    find_target,
+    insist_on,
+    read_frame,
+    target_words,
+    typed,
+)
 from fedgraft.data.sources.source import Found, Reading, Source, stems
 
 MOST_SITES = 10_000
@@ -33,15 +44,25 @@ class TableFolder(Source):
     def serves(cls, path: Path) -> bool:
         return path.suffix.lower() in TABLES
 
+    @cached_property
+    def _kept(self) -> dict[Reading, Mapping[str, Any]]:
+        """What was read already: who looks at tables and then prepares them reads the files once."""
+        return {}
+
     def frames(self, reading: Reading) -> Mapping[str, Any]:
+        if reading not in self._kept:
+            self._kept[reading] = self._frames(reading)
+        return self._kept[reading]
+
+    def _frames(self, reading: Reading) -> Mapping[str, Any]:
         files = stems(self.path, TABLES)
         names = [file.stem for file in files]
         if twice := [name for name in names if names.count(name) > 1]:
             raise UserError(f"{self.path} holds two tables of the site {twice[0]!r}: keep one")
-        return {file.stem: read_frame(file) for file in files}
+        return {file.stem: typed(read_frame(file), _as_written(reading)) for file in files}
 
-    def read(self, reading: Reading, task: str | None, seed: int) -> Found:
-        return prepared(self.frames(reading), reading, task, seed)
+    def read(self, reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None) -> Found:
+        return prepared(self.frames(reading), reading, task, seed, fitted)
 
     @classmethod
     def own(cls, path: Path, reading: Reading, task: str | None, seed: int, fitted: Fitted | None, site: str) -> Site:
@@ -69,8 +90,14 @@ class Table(TableFolder):
     def serves(cls, path: Path) -> bool:
         return False
 
-    def frames(self, reading: Reading) -> Mapping[str, Any]:
-        return by_site(read_frame(self.path), reading.site_column, self.path.name)
+    def _frames(self, reading: Reading) -> Mapping[str, Any]:
+        return by_site(typed(read_frame(self.path), _as_written(reading)), reading.site_column, self.path.name)
+
+
+def _as_written(reading: Reading) -> set[str]:
+    """The columns whose cells are words, also where they look like numbers: 01 is not 1."""
+    named = (reading.target or columns.LABEL, reading.site_column, splitting.column_of(reading.split), SET)
+    return {name for name in named if name is not None} | {*reading.categories}
 
 
 def by_site(table: Any, site_column: str | None, where: str) -> dict[str, Any]:
@@ -89,8 +116,13 @@ def by_site(table: Any, site_column: str | None, where: str) -> dict[str, Any]:
     return {str(name): rest[names == name].reset_index(drop=True) for name in distinct}
 
 
-def prepared(tables: Mapping[str, Any], reading: Reading, task: str | None, seed: int) -> Found:
-    """Prepare the tables of all sites, of which each has told no more than its announcement."""
+def prepared(
+    tables: Mapping[str, Any], reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None
+) -> Found:
+    """Prepare the tables of all sites, of which each has told no more than its announcement.
+
+    With a preparation that was ``fitted`` earlier nothing is fitted: columns that it does not know are left out.
+    """
     everything = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
     insist_on(everything, (*reading.ignore, *reading.categories), "the tables")
     parts, told = {}, {}
@@ -101,11 +133,32 @@ def prepared(tables: Mapping[str, Any], reading: Reading, task: str | None, seed
             table, parts[site] == "train", target, features(table.columns, target, reading), reading.categories, site
         )
     _insist_on_common(told)
-    fitted, learned, notes = Fitted.of(told, task, reading.window)
+    if fitted is None:
+        fitted, learned, notes = Fitted.of(told, task, reading.window)
+    else:
+        learned, notes = _as_before(tables, told, fitted, task, reading)
     if fitted.labels:
         notes += [f"every row of {site} is {each.labels[0]!r}" for site, each in told.items() if len(each.labels) == 1]
     found = [_site(table, parts[site], fitted, reading, site) for site, table in tables.items()]
     return Found(found, fitted, learned, tuple(notes))
+
+
+def _as_before(
+    tables: Mapping[str, Any], told: Mapping[str, Announcement], fitted: Fitted, task: str | None, reading: Reading
+) -> tuple[str, list[str]]:
+    """Hold tables against an earlier preparation; return the task, and sentences worth reading."""
+    target = next(iter(told.values())).target
+    if target != fitted.target or reading.window != fitted.window:
+        raise UserError(
+            f"the run that this one starts from learned {fitted.target} with window {fitted.window}, not {target} with "
+            f"window {reading.window}"
+        )
+    for site, table in tables.items():
+        insist_on_columns(table, fitted, site)
+    known = {each.name for each in fitted.inputs}
+    strange = dict.fromkeys(name for each in told.values() for name in each.columns if name not in known)
+    notes = [f"the run that this one starts from did not know the column {name}: it is left out" for name in strange]
+    return task or (f"classification:{len(fitted.labels)}" if fitted.labels else "regression"), notes
 
 
 def _insist_on_common(told: Mapping[str, Announcement]) -> None:

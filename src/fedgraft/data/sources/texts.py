@@ -35,8 +35,8 @@ class TextFolder(Source):
     def serves(cls, path: Path) -> bool:
         return path.suffix.lower() == ".txt"
 
-    def read(self, reading: Reading, task: str | None, seed: int) -> Found:
-        return of_texts({file.stem: _text(file) for file in stems(self.path, TXT)}, reading, task)
+    def read(self, reading: Reading, task: str | None, seed: int, fitted: Fitted | None = None) -> Found:
+        return of_texts({file.stem: _text(file) for file in stems(self.path, TXT)}, reading, task, fitted=fitted)
 
     @classmethod
     def own(cls, path: Path, reading: Reading, task: str | None, seed: int, fitted: Fitted | None, site: str) -> Site:
@@ -52,6 +52,7 @@ def of_texts(
     reading: Reading | None = None,
     task: str | None = None,
     tokenizer: Tokenizer | None = None,
+    fitted: Fitted | None = None,
 ) -> Found:
     """Make sites of texts; ``tokenizer`` turns a text into whole numbers, unless its characters are the tokens."""
     reading = reading or Reading()
@@ -60,7 +61,7 @@ def of_texts(
         sites = [_site(text, tokenizer, window, reading, site) for site, text in texts.items()]
         return Found(sites, Fitted(window=window), task or "next-token")
     told = {site: _announced(text[: _border(len(text), reading)]) for site, text in texts.items()}
-    characters = "".join(sorted(set().union(*told.values())))
+    characters = fitted.characters if fitted else "".join(sorted(set().union(*told.values())))
     fitted = Fitted(characters=characters, window=window)
     sites = [_site(text, _codes(characters), window, reading, site) for site, text in texts.items()]
     return Found(sites, fitted, task or f"next-token:{len(characters) + 1}")

@@ -10,18 +10,21 @@ from pathlib import Path
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp as ClientApp
+from torch import Tensor
 
 from fedgraft.base.version import __version__
 from fedgraft.core import exchange, streams
 from fedgraft.core.client import ClientId
 from fedgraft.core.exchange import Outcome
+from fedgraft.core.method import weight
 from fedgraft.core.model import Model
 from fedgraft.core.secure import Secure, weighed
 from fedgraft.core.stages import StageError
 from fedgraft.data.digest import Fingerprint, fingerprint
 from fedgraft.engines.flower.hiding import Hidden
+from fedgraft.engines.flower.ledger import digest
 from fedgraft.engines.flower.records import Hello, Order, RecordError, Tag, answer, report, tag
-from fedgraft.engines.flower.site import Memory, SiteError, digest
+from fedgraft.engines.flower.site import BEGINNING, Memory, SiteError
 from fedgraft.engines.states import first_states
 from fedgraft.engines.workshop import Job, Purpose, Workshop, single_thread
 
@@ -56,22 +59,37 @@ class Branch:
 
     def job(self, order: Order, memory: Memory, purpose: Purpose) -> Job:
         """Join what the server sent with the state that it knows of."""
-        state = memory.recall(order.version)
+        state = memory.recall(order.version, order.origin)
         if state is None:
             state = first_states(self.workshop.method, self.workshop.spec, [self.client])[self.client]
         return Job(purpose, self.client, order.tag.round, order.message, state)
+
+    def begun(self, first: Tensor | None) -> "Branch":
+        """Return a client that begins with these weights, if there are any, and not with those of the seed."""
+        if first is None:
+            return self
+        spec = self.workshop.spec
+        if first.shape != (spec.layout(self.client).size,):
+            raise SiteError(f"site {self.site} is to begin with weights of another network than its own")
+        begun = (first,) * len(spec.architectures)
+        return replace(self, workshop=replace(self.workshop, spec=replace(spec, begun=begun)))
 
     def private(self, job: Job, order: Order, memory: Memory) -> Job:
         """Let a job draw its noise from the site's secret, if it trains privately and the budget has room for it.
 
         Another message, or another state, gives other noise: one and the same noise on two gradients would cancel out.
         """
-        budget = self.workshop.spec.budget
-        if budget is None:
+        budget, privacy, tag = self.workshop.spec.budget, self.workshop.spec.client_privacy, order.tag
+        shared = privacy is not None and privacy.sharing > 0
+        if budget is None and not shared:
             return job
-        steps, rounds = budget.steps[self.client], budget.rounds[self.client]
-        asked = digest(f"{order.tag.round}/{order.tag.wave}", job.message, job.state)
-        return replace(job, secret=memory.spend(asked, steps, steps * rounds))
+        # what is added up is another sum at each attempt of a wave: the same noise in two of them would cancel out
+        attempt = Hidden(memory, tag).attempt if shared else ""
+        asked = digest(f"{tag.round}/{tag.wave}{attempt}", job.message, job.state)
+        steps = 1 if budget is None else max(int(shared or bool(budget.sums)), budget.steps[self.client])
+        held = budget or privacy
+        assert held is not None
+        return replace(job, secret=memory.spend(asked, steps, steps * held.rounds[self.client]))
 
 
 def make(branch: Callable[[Path], Branch]) -> ClientApp:
@@ -136,12 +154,14 @@ def _hello(branch: Branch, message: Message) -> Message:
 def _train(branch: Branch, message: Message) -> Message:
     """Train, keep the new state, then reply: after a crash in between, the server asks for the state before."""
     order = Order.unpack(message.content)
+    branch = branch.begun(order.first)
     memory = branch.memory(order.tag)
     with memory.alone():
         done = branch.workshop.perform(branch.private(branch.job(order, memory, "train"), order, memory))
         assert done.outcome is not None
         assert done.state is not None
-        memory.keep((order.tag.round + 1, order.tag.wave), order.version, done.state)
+        basis = BEGINNING if order.origin else order.version
+        memory.keep((order.tag.round + 1, order.tag.wave), basis, done.state)
         outcome = _hidden(branch, memory, order.tag, done.outcome, message.content)
     sent = outcome.reply
     entries = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in sent.items()) or "nothing"
@@ -155,9 +175,9 @@ def _hidden(branch: Branch, memory: Memory, tag: Tag, outcome: Outcome, content:
     method, spec = branch.workshop.method, branch.workshop.spec
     if not isinstance(spec.pipeline.gathering, Secure) or not outcome.reply:
         return outcome
-    weight = len(branch.workshop.data[branch.client].train) if method.sums() == "samples" else 1
+    samples = len(branch.workshop.data[branch.client].train)
     try:
-        part = weighed(outcome.reply, weight, spec.clients)
+        part = weighed(outcome.reply, weight(method, spec, samples), spec.clients)
     except StageError as error:
         raise SiteError(f"the reply of site {branch.site} {error}") from None
     return replace(outcome, reply=Hidden(memory, tag).mask(part, content))
@@ -185,6 +205,7 @@ def _of_a_wave(branch: Branch, message: Message, work: Callable[[Hidden], Record
 
 def _evaluate(branch: Branch, message: Message) -> Message:
     order = Order.unpack(message.content)
+    branch = branch.begun(order.first)
     memory = branch.memory(order.tag)
     job = branch.job(order, memory, "evaluate")
     done = branch.workshop.perform(job)
@@ -193,7 +214,7 @@ def _evaluate(branch: Branch, message: Message) -> Message:
     last = order.tag.round + 1 == branch.workshop.spec.rounds
     log.info("%s%s: the site's own model was tested", "done: " if last else "", _of(branch, order.tag))
     spec, scores = branch.workshop.spec, done.scores
-    if spec.budget is None:
+    if not spec.private:
         return Message(report(order.tag, scores, spec.metrics), reply_to=message)
     for point, score in (scores.test or {}).items():
         found = score.value(spec.metrics[0])

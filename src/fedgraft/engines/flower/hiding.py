@@ -74,6 +74,11 @@ class Hidden:
     def _context(self) -> bytes:
         return f"{self.tag.run}/{self.tag.round}/{self.tag.wave}".encode()
 
+    @property
+    def attempt(self) -> str:
+        """What tells this attempt at the wave from others: the site's public key, which is new each time."""
+        return Wave.read(self._file).keys.public.mask.hex()
+
     def advertise(self) -> RecordDict:
         """Draw new keys, forget those of earlier waves, and say the public halves."""
         for old in self.memory.place.glob("secure-*.json"):

@@ -1,6 +1,7 @@
 """What a site can find out before its node starts: whether the server answers, its time, and if it knows the key."""
 
 import http.client
+import re
 import ssl
 import time
 from email.utils import parsedate_to_datetime
@@ -81,7 +82,8 @@ def insist_on_key(host: str, port: int, authority: Path, key: Path) -> None:
         reason = said.message if said is not None else f"it answers {error.response.status_code}"
         raise UserError(f"the server does not take the key in {key}: {plain(reason)}") from None
     except (httpx.HTTPError, OSError) as error:
-        raise NotYetError(f"the server cannot be asked about the key in {key}: {plain(str(error))}") from None
+        reason = re.sub(r"^\[Errno -?\d+\] ", "", plain(str(error)))
+        raise NotYetError(f"{host}:{port} cannot be reached: {reason}") from None
 
 
 def _private(file: Path) -> ec.EllipticCurvePrivateKey:

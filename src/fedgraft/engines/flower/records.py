@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
 
 from fedgraft.base.foreign import plain
 from fedgraft.core.client import ClientId
@@ -48,15 +49,22 @@ class Tag:
 
 @dataclass(frozen=True)
 class Order:
-    """What the server asks of a client: the message, and which of its states it is to start from."""
+    """What the server asks of a client: the message, and which of its states it is to start from.
+
+    ``origin`` is the earlier run that the state is of, if not of this one; ``first`` are the weights that a client
+    begins with which has no state, if they are not drawn by the seed.
+    """
 
     tag: Tag
     version: Version
     message: Message
+    origin: str = ""
+    first: Tensor | None = None
 
     def pack(self) -> RecordDict:
-        tag = ConfigRecord({**asdict(self.tag), "version": list(self.version)})
-        return RecordDict({"tag": tag, "message": arrays(self.message)})
+        tag = ConfigRecord({**asdict(self.tag), "version": list(self.version), "origin": self.origin})
+        begun = {} if self.first is None else {"first": arrays(Message(weights=self.first))}
+        return RecordDict({"tag": tag, "message": arrays(self.message), **begun})
 
     @classmethod
     def unpack(cls, content: RecordDict) -> "Order":
@@ -64,7 +72,11 @@ class Order:
         numbers = version if isinstance(version, list) else []
         if len(numbers) != 2 or not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise RecordError("the message does not say which state to start from")
-        return cls(tag(content), (numbers[0], numbers[1]), message(content))
+        origin = config(content).get("origin", "")
+        if not isinstance(origin, str):
+            raise RecordError("the message does not say which run the state is of")
+        first = message(content, name="first").get("weights") if "first" in content else None
+        return cls(tag(content), (numbers[0], numbers[1]), message(content), origin, first)
 
 
 @dataclass(frozen=True)
@@ -185,16 +197,16 @@ def arrays(message: Message) -> ArrayRecord:
     return ArrayRecord({name: Array(tensor.cpu().contiguous().numpy()) for name, tensor in message.items()})
 
 
-def message(content: RecordDict, limit: int | None = None) -> Message:
-    """Read named tensors; ``limit`` bytes are refused before anything is made of them."""
-    held = content.get("message")
+def message(content: RecordDict, limit: int | None = None, name: str = "message") -> Message:
+    """Read the tensors of this name; more than ``limit`` bytes are refused before anything is made of them."""
+    held = content.get(name)
     if not isinstance(held, ArrayRecord):
         raise RecordError("holds no tensors")
-    declared = {name: _declared(name, array) for name, array in held.items()}
+    declared = {entry: _declared(entry, array) for entry, array in held.items()}
     if limit is not None and sum(declared.values()) > limit:
         raise RecordError(f"declares {sum(declared.values()):,} bytes, expected at most {limit:,}")
     try:
-        return Message(**{name: _tensor(name, array, declared[name]) for name, array in held.items()})
+        return Message(**{entry: _tensor(entry, array, declared[entry]) for entry, array in held.items()})
     except TypeError as error:
         raise RecordError(str(error)) from None
 

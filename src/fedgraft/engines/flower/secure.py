@@ -4,7 +4,6 @@ Four letters to each site take the place of one: keys, shares, training, and wha
 way is absent in the round; the sum is that of all whose masked replies came, if they are enough.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -16,7 +15,7 @@ from flwr.app import Message as Letter
 from fedgraft.core.client import ClientId
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
-from fedgraft.core.secure import LEAST, Secure, entries, flat, mean, shapes_of
+from fedgraft.core.secure import Secure, entries, flat, mean, shapes_of
 from fedgraft.engines.flower import masking
 from fedgraft.engines.flower.hiding import RECORD
 from fedgraft.engines.flower.masking import MaskError, Public
@@ -52,7 +51,7 @@ class SecureWave:
     @property
     def threshold(self) -> int:
         """How many of the wave's sites have to answer."""
-        return max(LEAST, math.ceil(self.stage.answering * len(self.weights) - 1e-9))
+        return self.stage.least(len(self.weights))
 
     def run(self) -> dict[ClientId, Outcome | Failure]:
         """Return the mean in the place of everybody's reply, or why there is none."""

@@ -24,13 +24,15 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import Kind, Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Field, Message
-from fedgraft.core.method import Method, Server
+from fedgraft.core.method import Method, Server, weight
+from fedgraft.core.release import leaves
 from fedgraft.core.secure import Secure, shapes_of
 from fedgraft.core.state import State
 from fedgraft.engines.flower import records
 from fedgraft.engines.flower.hiding import RECORD
 from fedgraft.engines.flower.records import Hello, Holdings, Order, RecordError, Tag
 from fedgraft.engines.flower.secure import SecureWave
+from fedgraft.engines.flower.site import BEGINNING, Version
 
 Say = Callable[[str], None]
 
@@ -109,7 +111,7 @@ class Sites:
         self.look()
         if len(self.present) < count:
             names = [name for client, name in enumerate(self.names) if client not in self.present]
-            self._say(f"{what} waits for word from {', '.join(names)}")
+            self._say(f"{what} waits until {', '.join(names)} answer{'s' if len(names) == 1 else ''}")
         while len(self.present) < count:
             if time.monotonic() > end:
                 refused = "".join(f"; {complaint}" for complaint in self._complaints.values())
@@ -131,7 +133,7 @@ class Sites:
         sent = self._post(kind, {node: contents[client] for client, node in there.items()})
         answers: dict[ClientId, Letter | Failure] = {
             client: Failure(
-                f"site {self.names[client]} {'cannot be sent to' if client in there else 'is not connected'}"
+                f"site {self.names[client]} {'could not be reached' if client in there else 'is not connected'}"
             )
             for client in contents
         }
@@ -157,7 +159,7 @@ class Sites:
         self._online = set(self._registered)
         for client, node in list(self._nodes.items()):
             if node not in self._online:
-                self._say(f"site {self.names[client]} is gone")
+                self._say(f"site {self.names[client]} is no longer connected")
                 del self._nodes[client]
         self._greeting = {letter: each for letter, each in self._greeting.items() if each.expires > now}
         settled = {*self._nodes.values(), *self._claims, *(each.node for each in self._greeting.values())}
@@ -272,11 +274,12 @@ class FlowerEngine:
     ) -> None:
         self.sites, self.method, self.server, self.run = sites, method, server, run
         asked: list[Kind] = ["test", "validation"] if validation else ["test"]
-        if server.spec.budget is not None:  # what a model can do tells of the samples that it was trained on
+        if server.spec.private:  # what a model can do tells of the samples that it was trained on
             asked = []
         self.sets = frozenset(asked)
         self.quorum = sites.rules.quorum
-        self._versions: dict[ClientId, tuple[int, int]] = dict.fromkeys(range(len(sites.names)), (0, 0))
+        self._versions: dict[ClientId, Version] = dict.fromkeys(range(len(sites.names)), BEGINNING)
+        self._origins: dict[ClientId, str] = {}
         self._patience = (-1, 0.0)
         self._say = say
         self._turn = (-1, 0)
@@ -285,7 +288,7 @@ class FlowerEngine:
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
         self._turn = (round, self._turn[1] + 1 if self._turn[0] == round else 0)
         stages = self.server.spec.pipeline
-        limits = {client: stages.size(self.method.expects(self.server, client)) for client in messages}
+        limits = {client: stages.size(self._expected(client)) for client in messages}
         stage = stages.gathering
         if isinstance(stage, Secure) and self.method.sums() and messages:
             return self._securely(stage, messages, limits)
@@ -309,11 +312,10 @@ class FlowerEngine:
     ) -> dict[ClientId, Outcome | Failure]:
         """Let clients train, and learn nothing but the mean of their replies."""
         number, wave = self._turn
-        uniform = self.method.sums() == "uniform"
         zeros = {name: torch.zeros(f.shape, dtype=f.dtype) for name, f in self._expected(min(messages)).items()}
         return SecureWave(
             stage,
-            {client: 1 if uniform else self.sites.holdings[client].train for client in messages},
+            {client: weight(self.method, self.server.spec, self.sites.holdings[client].train) for client in messages},
             shapes_of(stage.encode(Message(**zeros), {}, {})),
             f"{self.run}/{number}/{wave}".encode(),
             lambda kind, facts: self._question(kind, self._turn, facts),
@@ -321,7 +323,7 @@ class FlowerEngine:
         ).run()
 
     def _expected(self, client: ClientId) -> Mapping[str, Field]:
-        return self.method.expects(self.server, client)
+        return leaves(self.method, self.server, client)
 
     def _read(self, client: ClientId, reply: Letter, limit: int) -> Outcome | Failure:
         try:
@@ -337,14 +339,24 @@ class FlowerEngine:
         number, wave = self._turn
         for client in accepted:
             self._versions[client] = (number + 1, wave)
+            self._origins.pop(client, None)
 
     def snapshot(self) -> dict[ClientId, State]:
-        return {client: {"version": torch.tensor(version)} for client, version in self._versions.items()}
+        """Return the version of each client's state, and of which earlier run it is, if it is not of this one."""
+        found: dict[ClientId, State] = {}
+        for client, version in self._versions.items():
+            found[client] = {"version": torch.tensor(version)}
+            if origin := self._origins.get(client):
+                found[client]["origin"] = torch.frombuffer(bytearray.fromhex(origin), dtype=torch.uint8)
+        return found
 
     def restore(self, clients: Mapping[ClientId, State]) -> None:
         for client, state in clients.items():
             number, wave = state["version"].tolist()
             self._versions[client] = (number, wave)
+            self._origins.pop(client, None)
+            if "origin" in state:
+                self._origins[client] = bytes(state["origin"].tolist()).hex()
 
     def wait(self, count: int, round: int, reason: str) -> None:
         """Wait for sites to come back, as long as the rules have patience with a round."""
@@ -402,7 +414,10 @@ class FlowerEngine:
         """Send messages, with what there may be ``beside`` them."""
         contents = {}
         for client, message in messages.items():
-            contents[client] = Order(self._tag(client, turn), self._versions[client], message).pack()
+            version, spec = self._versions[client], self.server.spec
+            first = spec.initial(client) if spec.begun and version == BEGINNING else None
+            origin = self._origins.get(client, "")
+            contents[client] = Order(self._tag(client, turn), version, message, origin, first).pack()
             if client in beside:
                 contents[client][RECORD] = beside[client]
         return self._answers(kind, turn, contents)

@@ -6,9 +6,7 @@ client goes on from the state that the server knows of.
 """
 
 import hashlib
-import hmac
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from fedgraft.base import disk, toml
 from fedgraft.base.errors import UserError
 from fedgraft.core.state import State
 from fedgraft.data.digest import Fingerprint, difference
+from fedgraft.engines.flower.ledger import Ledger
 
 Version = tuple[int, int]
 """Which of a client's states: the round (from 1 on) and the wave that made it; (0, 0) is how it began."""
@@ -33,8 +32,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 PERSONAL = "personal.safetensors"
 DATA = "data.json"
 """The fingerprint of the data that a run began with; it does not leave the site."""
-SECRET, LEDGER = "secret", "ledger.jsonl"
-"""What a site's noise is drawn from, for all its runs; and the orders of one run that it has spent privacy on."""
 
 
 class SiteError(UserError):
@@ -123,16 +120,19 @@ class Memory:
         elif other := difference([before], [found], [f"site {self.site}"]):
             raise SiteError(f"{other}, since the run began; put the data back, or begin a new run with the new ones")
 
-    def recall(self, version: Version) -> State | None:
-        """Return the state that the server knows of; nothing, if it is how the client began."""
-        if version == BEGINNING:
-            return None
+    def recall(self, version: Version, origin: str = "") -> State | None:
+        """Return the state that the server knows of, perhaps of an earlier run; nothing, if it is how all began."""
+        if origin:
+            return Memory(self.folder, self.site, origin)._recalled(version, " of the run before")
+        return None if version == BEGINNING else self._recalled(version)
+
+    def _recalled(self, version: Version, of: str = "") -> State:
         try:
             data = (self.place / _name(version)).read_bytes()
         except OSError:
             held = ", ".join(str(number) for number, _ in self._versions()) or "none"
             raise SiteError(
-                f"site {self.site} lacks its state of round {version[0]} (it has those of: {held}); "
+                f"site {self.site} lacks its state of round {version[0]}{of} (it has those of: {held}); "
                 "put its state directory back from a copy"
             ) from None
         try:
@@ -153,47 +153,11 @@ class Memory:
             (self.place / _name(each)).unlink(missing_ok=True)
 
     def spend(self, order: str, steps: int, allowed: int) -> str:
-        """Enter an order into the ledger, within the budget; return the secret from which its noise is drawn.
-
-        An order that was answered before costs nothing: its noise, and so its reply, are what they were. The ledger
-        knows nothing of going back: what was sent stays sent, whatever state the server asks for.
-        """
-        path = self.place / LEDGER
-        spent = self._ledger(path)
-        if order not in spent:
-            if (made := sum(spent.values())) + steps > allowed:
-                raise SiteError(
-                    f"site {self.site} has spent its privacy: {made} of {allowed} noised steps are made, and this "
-                    f"order takes {steps}"
-                )
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"order": order, "steps": steps}) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        return hmac.new(self._secret(), f"{self.run}/{order}".encode(), hashlib.sha256).hexdigest()
-
-    def _ledger(self, path: Path) -> dict[str, int]:
+        """Enter an order into the site's ledger, within the budget; return the secret from which its noise is drawn."""
         try:
-            lines = path.read_text("utf-8").splitlines() if path.exists() else []
-            entries = [json.loads(line) for line in lines]
-            return {str(each["order"]): int(each["steps"]) for each in entries}
-        except (OSError, ValueError, KeyError, TypeError):
-            raise SiteError(f"the privacy ledger of site {self.site} is damaged: put it back from a copy") from None
-
-    def _secret(self) -> bytes:
-        """The site's secret, drawn once; nobody but the site's own user may read it."""
-        path = self.folder / SECRET
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(os.urandom(32))
-                file.flush()
-                os.fsync(file.fileno())
-        except FileExistsError:
-            pass
-        if len(found := path.read_bytes()) != 32:
-            raise SiteError(f"the secret of site {self.site} is damaged: put it back from a copy")
-        return found
+            return Ledger(self.folder, self.place, f"site {self.site}", self.run).spend(order, steps, allowed)
+        except UserError as error:
+            raise SiteError(str(error)) from None
 
     def keep_personal(self, tensors: Mapping[str, Tensor], **facts: str) -> None:
         """Write the client's own network, for use at the site."""
@@ -232,11 +196,3 @@ def _name(version: Version) -> str:
 
 def _checksum(state: Mapping[str, Tensor]) -> str:
     return hashlib.sha256(disk.packed(state)).hexdigest()
-
-
-def digest(*parts: Mapping[str, Tensor] | str) -> str:
-    """Return a checksum of named tensors and words, in their order."""
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(hashlib.sha256(part.encode() if isinstance(part, str) else disk.packed(part)).digest())
-    return whole.hexdigest()
