@@ -20,14 +20,13 @@ from fedgraft.core.client import ClientId
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.method import Server
-from fedgraft.core.rounds import Participation, Round, accepted, rounds
+from fedgraft.core.rounds import Round, accepted, rounds
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.data.federation import Federation
 from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import Done, Job, single_thread
 from fedgraft.runs import results
-from fedgraft.runs.config import participation_range
-from fedgraft.runs.run import Run
+from fedgraft.runs.run import Run, taking_part
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,8 @@ class Heard:
 def heard(run: Run, data: Sequence[ClientData], secret: str | None = None, workers: int = 1) -> Heard:
     """Do all rounds of a run, on ``data``, and listen."""
     method, spec, config = run.method, run.spec, run.config
+    who = taking_part(config)
     server = method.setup(spec)
-    who = Participation(*participation_range(config.participation))
     tested = config.evaluate_clients if secret is None else 1  # nobody looks at the figures of a shadow
     record: dict[str, Any] = {}
     with single_thread(), Tap(method, spec, data, secret=secret, server=server, workers=workers) as engine:
