@@ -47,7 +47,7 @@ class Accuracy:
         rows = [[f"{method}, {point}", *(self._cell(method, point, epsilon) for epsilon in BUDGETS)]
                 for method, points in ROWS.items() for point in points]  # fmt: skip
         rows = [row for row in rows if set(row[1:]) != {NOT_YET}]
-        return "\n\n".join([table(head, rows), " ".join(self.sentences())])
+        return "\n\n".join([table(head, rows), "\n".join(self.sentences())])
 
     def _cell(self, method: str, point: str, epsilon: float | None) -> str:
         if method == "local" and epsilon is not None:
@@ -78,6 +78,16 @@ class Accuracy:
                 cost = statistics.fmean(a - b for a, b in zip(none, one, strict=True))
                 yield f"Epsilon 1 costs {method} ({points[-1]}) {cost:.1f} points against none."
 
+        yield from self._ends()
+
+    def _ends(self) -> Iterable[str]:
+        """Rates beyond which nobody looked: another might be better."""
+        rates = self.told["settings"]["rates"]
+        for end, how in ((min(rates), "smallest"), (max(rates), "largest")):
+            there = [_named(key) for key in self.cells if chosen(self.told, key[0], key[2], key[1]) == end]
+            if there and len(rates) > 1:
+                yield f"At the {how} rate that was tried, so that one beyond might be better: {', '.join(there)}."
+
     def _beside(self, point: str) -> Iterable[str]:
         """Personalized methods beside FedAvg, under the same budget."""
         told = []
@@ -99,7 +109,7 @@ def _above(values: Sequence[float], others: Sequence[float]) -> int:
 
 
 def _named(key: tuple[str, str, float | None]) -> str:
-    return f"{key[0]} ({key[1]}, epsilon {key[2]:g})"
+    return f"{key[0]} ({key[1]}, {'none' if key[2] is None else f'epsilon {key[2]:g}'})"
 
 
 def attacks(told: dict[str, Any], table: Writer) -> str:
