@@ -8,8 +8,9 @@ RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /
 WORKDIR /opt/fedgraft
 COPY pyproject.toml setup.py constraints.txt README.md LICENSE MANIFEST.in ./
 COPY src src
-# the constraints pin torch; its CPU build is enough
-RUN pip install --no-cache-dir --constraint constraints.txt '.[flower,tables]' && fedgraft doctor
+# the constraints pin torch; of that version the index for CPUs has a build without the gigabytes of GPU packages
+ARG TORCH=https://download.pytorch.org/whl/cpu
+RUN pip install --no-cache-dir --extra-index-url "$TORCH" --constraint constraints.txt '.[flower,tables]' && fedgraft doctor
 RUN useradd --create-home fedgraft
 USER fedgraft
 WORKDIR /home/fedgraft

@@ -6,7 +6,7 @@ export OMP_NUM_THREADS := 1
 # compiled files are kept, whatever the shell says: every process that a test starts would compile them again
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo deploy-demo test test-all coverage lint format tables results docs docs-serve dist bench bench-peers trials mutants clean
+.PHONY: demo deploy-demo test test-slow test-all coverage lint format tables results docs docs-serve dist version bench bench-peers trials mutants clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedgraft compare ditto fedper --dataset digits --clients 13 --partition blocks:train=40 --model mlp:64 --rounds 20 --batch-size 10 --evaluate-every 5 --seeds 3 --by-client --report
@@ -14,15 +14,24 @@ demo: $(VENV)/installed
 deploy-demo: $(VENV)/installed-flower
 	$(BIN)/fedgraft deploy demo
 
-test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+# what tests write lies in memory, where there is room: a run forces its files to the disk, and thousands of tests would wait for that
+ROOM := $(shell awk '$$2 == "/dev/shm" && $$4 !~ /noexec/' /proc/mounts 2> /dev/null | grep -q . && \
+	test $$(df -kP /dev/shm | awk 'NR == 2 {print $$4}') -gt 4000000 && echo TMPDIR=/dev/shm)
+PYTEST := $(ROOM) $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-# with the slow ones: whole federations of real processes, the site in a browser, the tutorials, every command of the pages
+test: $(VENV)/installed-dev
+	$(PYTEST)
+
+# federations of real processes, the site in a browser, the tutorials, methods that learn digits
+test-slow: $(VENV)/installed-dev
+	$(PYTEST) -m 'slow and not long'
+
+# every test: also federations that are killed and started again, which take too long for every change
 test-all: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m ''
+	$(PYTEST) -m ''
 
 coverage: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term
+	$(PYTEST) --cov --cov-report=term
 
 # the site in build/site, from docs/, the code and the tutorials, which are run for it; a broken link is an error
 docs: $(VENV)/installed-dev
@@ -34,6 +43,10 @@ docs-serve: $(VENV)/installed-dev
 # sources and wheels in dist/, each installed elsewhere and tested
 dist: $(VENV)/installed-release
 	$(BIN)/python -m release
+
+# the version and its day in the package, CITATION.cff and the changelog, before the commit that is tagged
+version:
+	$(PYTHON) -m release.cut $(VERSION) $(if $(DATE),--date $(DATE))
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -48,6 +61,7 @@ tables: $(VENV)/installed-dev
 # the pages of docs/results from the measurements beside them; FROM=DIR takes in finished runs first
 results: $(VENV)/installed-dev
 	$(BIN)/python -m docs.evidence $(if $(FROM),--from $(FROM))
+	$(BIN)/python docs/tables.py
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.kernels --quick

@@ -10,6 +10,7 @@ it is evaluated, one more for testing.
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def _federation(clients: int) -> Federation:
     return own_data([Site(*draw(SAMPLES), *draw(20)) for _ in range(clients)], name="noise")
 
 
-def _seconds(records: list[dict[str, Any]]) -> dict[str, float]:
+def _seconds(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Seconds of training and of testing in a round, the median of all but the first."""
     return {
         "round": median(record["seconds"] for record in records[1:]),

@@ -106,7 +106,7 @@ def _bare_process(run: Run, end: Any) -> None:
         purpose, number, clients = asked
         total = 0.0
         for client in clients:
-            data = run.federation.clients[client]
+            data = work.clients(run)[client]
             began = time.perf_counter()
             if purpose == "train":
                 bare_steps(model, data.train, spec, start, number, client)
@@ -145,7 +145,7 @@ def makespan(jobs: Sequence[float], workers: int) -> float:
 
 def efficiency(choice: str, cycles: int, *, tiny: bool = False) -> dict[str, Any]:
     """Rounds of FedAPA as its recipe has them, in turns with the bare steps of the same clients."""
-    small = {"clients": 4, "batch_size": 16} if tiny else {}
+    small: dict[str, Any] = {"clients": 4, "batch_size": 16} if tiny else {}
     run, origin = work.planned(
         "fedapa", recipe="fedapa", tiny=tiny, kernels=choice, rounds=cycles + 1, workers=WORKERS, **small
     )
@@ -153,7 +153,7 @@ def efficiency(choice: str, cycles: int, *, tiny: bool = False) -> dict[str, Any
     bare, rows = Bare(run, WORKERS), []
     participation = Participation(*participation_range(run.config.participation))
     server = method.setup(spec)
-    with single_thread(), LocalEngine(method, spec, run.federation.clients, workers=WORKERS) as engine:
+    with single_thread(), LocalEngine(method, spec, work.clients(run), workers=WORKERS) as engine:
         watched = Watched(engine)
         for this in rounds(method, server, watched, participation):
             picked = this.participants

@@ -11,6 +11,7 @@ from benchmarks import work
 from benchmarks.machine import MEBI, measured, median, own_peak
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.core.task import Classification
+from fedgraft.data.datasets import Dataset
 from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import single_thread
 
@@ -22,7 +23,7 @@ CROWDS = ((1000, "memory"), (100_000, "memory"), (100_000, "disk"))
 
 def simulate(point: dict[str, Any]) -> dict[str, Any]:
     """Some rounds on two workers; the first is not counted, and the last is evaluated."""
-    settings = {"batch_size": 50, "epochs": 1, "lr": 0.02, "partition": "iid"}
+    settings: dict[str, Any] = {"batch_size": 50, "epochs": 1, "lr": 0.02, "partition": "iid"}
     dataset, origin = work.images(point["dataset"], tiny=point["tiny"])
     if limit := point.get("samples"):
         dataset = _first(dataset, limit)
@@ -31,7 +32,7 @@ def simulate(point: dict[str, Any]) -> dict[str, Any]:
         **settings,
     )  # fmt: skip
     began = time.perf_counter()
-    with single_thread(), LocalEngine(run.method, run.spec, run.federation.clients, workers=2) as engine:
+    with single_thread(), LocalEngine(run.method, run.spec, work.clients(run), workers=2) as engine:
         server = run.method.setup(run.spec)
         done = list(rounds(run.method, server, engine, Participation(), evaluate_every=run.spec.rounds))
     counted = done[1:]
@@ -58,7 +59,7 @@ def crowd(point: dict[str, Any]) -> dict[str, Any]:
         model="lenet5", rounds=point["rounds"], batch_size=10, epochs=1, lr=0.02, storage=point["storage"],
     )  # fmt: skip
     spent, began, share = [], time.process_time(), picked / clients
-    with single_thread(), LocalEngine(run.method, run.spec, run.federation.clients, storage=point["storage"]) as engine:
+    with single_thread(), LocalEngine(run.method, run.spec, work.clients(run), storage=point["storage"]) as engine:
         server = run.method.setup(run.spec)
         for _ in rounds(
             run.method, server, engine, Participation(share, share),
@@ -73,20 +74,20 @@ def crowd(point: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pictures(count: int, training: int) -> work.Dataset:
+def _pictures(count: int, training: int) -> Dataset:
     """Noise around ten pictures, made a few at a time: with floats of all of them, the data would decide the peak."""
     rng, labels = np.random.default_rng(0), np.arange(count) % 10
     pictures, x = rng.integers(0, 200, (10, 28, 28)), np.empty((count, 28, 28), np.uint8)
     for start in range(0, count, 10_000):
         some = pictures[labels[start : start + 10_000]]
         x[start : start + 10_000] = some + rng.integers(0, 56, some.shape)
-    return work.Dataset(
+    return Dataset(
         "mnist", x[:training], labels[:training], x[training:], labels[training:], Classification(10)
     )  # fmt: skip
 
 
-def _first(dataset: work.Dataset, count: int) -> work.Dataset:
-    return work.Dataset(
+def _first(dataset: Dataset, count: int) -> Dataset:
+    return Dataset(
         dataset.name, dataset.x_train[:count], dataset.y_train[:count],
         dataset.x_test[:count], dataset.y_test[:count], dataset.task,
     )  # fmt: skip

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,9 @@ SAMPLES = 10_000
 def smaller(folder: Path, train: int = SAMPLES, test: int | None = None) -> Path:
     """Fashion-MNIST with the first of its training images, and with the first of its test images."""
     whole = load("fashion-mnist")
-    part = {"x_train": whole.x_train[:train], "y_train": whole.y_train[:train]}
+    part: dict[str, Any] = {"x_train": whole.x_train[:train], "y_train": whole.y_train[:train]}
     part |= {"x_test": whole.x_test[:test], "y_test": whole.y_test[:test]}
-    np.savez(path := folder / "fashion-mnist-part.npz", **part)  # type: ignore[arg-type]
+    np.savez(path := folder / "fashion-mnist-part.npz", **part)
     return path
 
 
@@ -94,7 +95,7 @@ class Table:
 
     def once(self, part: str, method: str, epsilon: float | None, rate: float, seed: int) -> None:
         """Do a run, unless it is in the file."""
-        key = {"method": method, "epsilon": epsilon, "lr": rate, "seed": seed}
+        key: dict[str, Any] = {"method": method, "epsilon": epsilon, "lr": rate, "seed": seed}
         if any(key.items() <= each.items() for each in self.told[part]):
             return
         started = time.process_time()
@@ -153,8 +154,9 @@ FEW = 1000
 
 def attacks(out: Path) -> None:
     """Audit methods with and without privacy; what is in the file already is not done again."""
-    begun = {"settings": {**LEARNED, **PRIVATE, "samples": FEW, "shadows": SHADOWS}, "machine": machine(), "audits": []}
-    told = json.loads(out.read_text("utf-8")) if out.exists() else begun
+    settings = {**LEARNED, **PRIVATE, "samples": FEW, "shadows": SHADOWS}
+    begun: dict[str, Any] = {"settings": settings, "machine": machine(), "audits": []}
+    told: dict[str, Any] = json.loads(out.read_text("utf-8")) if out.exists() else begun
     for epsilon in BUDGETS:
         for method in ATTACKED:
             if any((each["method"], each["budget"]) == (method, epsilon) for each in told["audits"]):
@@ -223,17 +225,25 @@ def _loss(model: Model, x: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(model(x), y)
 
 
+def _gradient(model: Model, x: Tensor, y: Tensor) -> object:
+    return model.differentiate(_loss(model, x, y))
+
+
+def _native(build: Callable[[], nn.Module]) -> nn.Module:
+    return kernels.accelerate(build()).module
+
+
 def steps(batch: int = 64) -> dict[str, dict[str, float]]:
     """Milliseconds of the processor for one gradient, in turns; other people's load does not count."""
     found: dict[str, dict[str, float]] = {}
     for name, shape in (("lenet5", (1, 28, 28)), ("mlp:200-200", (784,))):
         build = models.builder(name, shape, 10)
         x, y = torch.randn(batch, *shape), torch.randint(0, 10, (batch,))
-        network = Architecture(lambda build=build: kernels.accelerate(build()).module, x[:2], "head", name)
+        network = Architecture(partial(_native, build), x[:2], "head", name)
         plain, torchs = network.model().train_on(batch), Architecture(build, x[:2], "head", name).model()
-        contest = {
-            "plain": lambda plain=plain, x=x, y=y: plain.differentiate(_loss(plain, x, y)),
-            "plain, PyTorch's kernels": lambda m=torchs, x=x, y=y: m.differentiate(_loss(m, x, y)),
+        contest: dict[str, Callable[[], object]] = {
+            "plain": partial(_gradient, plain, x, y),
+            "plain, PyTorch's kernels": partial(_gradient, torchs, x, y),
             "private": ours(network.model().train_on(batch), x, y),
             **parts(network.model().train_on(batch), x, y),
             "private, torch.func alone": by_copies(network.model().train_on(batch), x, y),

@@ -27,7 +27,7 @@ STEPS = (("fedavg", 1000, 3), ("fedapa", 1000, 2), ("fedgpa", 100, 3), ("fedpac"
 
 def beside_fedavg(cycles: int, *, tiny: bool = False) -> dict[str, Any]:
     """Rounds of both methods on the same clients in turns: what FedAPA's server takes, in FedAvg's rounds."""
-    small = {"clients": 4, "batch_size": 16} if tiny else {}
+    small: dict[str, Any] = {"clients": 4, "batch_size": 16} if tiny else {}
     dataset, origin = work.images("cifar10", tiny=tiny)
     done: dict[str, list[Any]] = {}
     going, engines = {}, []
@@ -36,7 +36,7 @@ def beside_fedavg(cycles: int, *, tiny: bool = False) -> dict[str, Any]:
             run, _ = work.planned(
                 name, recipe="fedapa", dataset=dataset, rounds=cycles + 2, evaluate_every=cycles + 2, **small
             )
-            engine = LocalEngine(run.method, run.spec, run.federation.clients, workers=2)
+            engine = LocalEngine(run.method, run.spec, work.clients(run), workers=2)
             engines.append(engine)
             going[name] = rounds(
                 run.method, run.method.setup(run.spec), engine, Participation(), evaluate_every=cycles + 2

@@ -1,13 +1,15 @@
 """The work that is measured: federations of images, real where they are at hand."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fedgraft.base.errors import UserError
+from fedgraft.core.samples import ClientData
 from fedgraft.core.task import Classification
 from fedgraft.data.datasets import Dataset, load
-from fedgraft.data.federation import federate
+from fedgraft.data.federation import Federation, federate
 from fedgraft.methods import METHODS
 from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.run import Run, plan
@@ -34,6 +36,12 @@ def images(name: str, *, tiny: bool = False) -> tuple[Dataset, str]:
 
     (x_train, y_train), (x_test, y_test) = draw(train), draw(test)
     return Dataset(name, x_train, y_train, x_test, y_test, Classification(10)), "synthetic"
+
+
+def clients(run: Run) -> Sequence[ClientData]:
+    """The data of a run whose clients are all here."""
+    assert isinstance(run.federation, Federation)
+    return run.federation.clients
 
 
 def planned(

@@ -22,6 +22,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.machine import facts
 from docs.tables import table
+from fedgraft.core.evaluation import Point
 from fedgraft.papers.tables import ACCURACY, Cell, Item
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, cell_config
@@ -163,7 +164,7 @@ class Words:
                     rows.append([cell.row, str(seed), how, often, f"{last(run, 'trained', value):.2f}"])
         return table(["row", "draw", "kernels", "tested", "trained, last"], rows)
 
-    def course(self, item: str, cells: Sequence[str], rounds: Sequence[int], point: str, seed: int = 0) -> str:
+    def course(self, item: str, cells: Sequence[str], rounds: Sequence[int], point: Point, seed: int = 0) -> str:
         """One draw's figures after some rounds, and pooled in the last."""
         rows = []
         for cell in cells:

@@ -3,8 +3,10 @@
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a test holds that none is stale.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,10 +14,12 @@ from docs import private
 from fedgraft import models
 from fedgraft.base.errors import UserError
 from fedgraft.core.client import ClientId
+from fedgraft.core.evaluation import POINTS
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.growth import Growth
 from fedgraft.core.message import Message
 from fedgraft.core.method import Method
+from fedgraft.core.model import Shared
 from fedgraft.core.privacy import sums_objection
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.data.datasets import DATASETS
@@ -123,7 +127,7 @@ class Tap(LocalEngine):
         layout, buffers = self.spec.layout(client), self.spec.settings.buffers
         if name != "weights" or value.numel() == layout.width("all", buffers):
             return name
-        parts = ("extractor", "head") if self.method.shared() == "extractor" else ("head",)
+        parts: tuple[Shared, ...] = ("extractor", "head") if self.method.shared() == "extractor" else ("head",)
         part = next((each for each in parts if value.numel() == layout.width(each, buffers)), "common layers")
         return f"{name} ({part})"
 
@@ -141,6 +145,32 @@ def crossed(method: Method) -> tuple[list[str], list[str]]:
             continue
         return list(engine.up), list(engine.down)
     raise AssertionError(f"{method.name} ran on neither federation")
+
+
+# ---- where models are tested
+
+
+def headlines() -> str:
+    """Methods by the point at which their papers measure."""
+    named = {point: [name for name in METHODS.shipped if METHODS[name].headline == point] for point in POINTS}
+    return table(("point", "methods"), [(f"`{point}`", ", ".join(names)) for point, names in named.items()])
+
+
+def points() -> str:
+    """What the runs of FedAPA's CIFAR-10 setting reach at both points."""
+    found = json.loads((ROOT / "docs" / "results" / "fedapa-table1.json").read_text("utf-8"))
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for run in found["runs"]:
+        if run["settings"] == {"evaluate_every": 5} and run["scale"] == "full":
+            runs.setdefault(run["method"], []).append(run)
+    shown = [(name, [_last(each, point) for point in POINTS], len(each)) for name, each in runs.items()]
+    rows = [(name, str(draws), *(f"{value:.1f}" for value in values)) for name, values, draws in shown]
+    return table(("method", "draws", "received", "trained"), rows)
+
+
+def _last(runs: Sequence[Mapping[str, Any]], point: str) -> float:
+    """The mean over runs of what the last round reached, in percent."""
+    return 100 * sum(run[point]["pooled"][-1] for run in runs) / len(runs)
 
 
 # ---- data and models
@@ -197,6 +227,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "crossing": crossing,
     "entries": entries,
+    "headlines": headlines,
+    "points": points,
     "schemes": schemes,
     "datasets": datasets,
     "networks": networks,
@@ -205,8 +237,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "attacks": attacks,
 }
 PAGES = (
-    "README.md", "SECURITY.md", "docs/deployment.md", "docs/partitions.md", "docs/datasets.md", "docs/models.md",
-    "docs/clusters.md", "docs/privacy.md",
+    "README.md", "SECURITY.md", "docs/deployment.md", "docs/points.md", "docs/partitions.md", "docs/datasets.md",
+    "docs/models.md", "docs/clusters.md", "docs/privacy.md",
 )  # fmt: skip
 
 

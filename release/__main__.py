@@ -1,8 +1,8 @@
 """Build a release into dist/ and test what was built: `make dist`.
 
 A source distribution, a wheel with the kernels for this platform and a wheel without them for any. Each is installed
-into an environment outside the checkout, where the demonstration and the tests run against it; every instruction set
-that this CPU has runs the kernels' tests.
+into an empty environment outside the checkout with no compiler on the path, where the demonstration and the tests run
+against it; every instruction set that this CPU has runs the kernels' tests.
 """
 
 import argparse
@@ -91,28 +91,36 @@ def inspect(out: Path) -> tuple[Path, Path, Path]:
 # ---- testing
 
 
+TOOLS = ("sh", "env", "uname", "nproc", "git", "nginx", "chromium")
+"""What a program may find on the path beside the environment: no compiler."""
+
+
 class Scratch:
-    """An empty environment, and a folder with the tests and nothing else of the checkout."""
+    """An empty environment without a compiler, and a folder with the tests and nothing else of the checkout."""
 
     def __init__(self, folder: Path, python: str) -> None:
         self.here = folder / "here"
         self.python = folder / "venv" / "bin" / "python"
         call([python, "-m", "venv", folder / "venv"])
+        self.path = os.pathsep.join((str(self.python.parent), str(_without_a_compiler(folder / "tools"))))
         self.here.mkdir()
         for name in ("tests", "trials", "benchmarks"):
             shutil.copytree(ROOT / name, self.here / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", self.here)
 
-    def pip(self, *words: str | Path, **extra: str) -> None:
-        constraints = ["--constraint", ROOT / "constraints.txt"]
-        call([self.python, "-m", "pip", "install", "--quiet", *constraints, *words], self.here, extra)
+    def pip(self, *words: str | Path) -> None:
+        constraints: list[str | Path] = ["--constraint", ROOT / "constraints.txt"]
+        self._call("pip", "install", "--quiet", *constraints, *words)
 
-    def again(self, what: Path, **extra: str) -> None:
+    def again(self, what: Path) -> None:
         """Another build of the same version takes its place."""
-        self.pip("--force-reinstall", "--no-deps", what, **extra)
+        self.pip("--force-reinstall", "--no-deps", what)
 
     def fedgraft(self, *words: str) -> None:
-        call([self.python, "-m", "fedgraft", *words], self.here)
+        self._call("fedgraft", *words)
+
+    def _call(self, module: str, *words: str | Path, **extra: str) -> None:
+        call([self.python, "-m", module, *words], self.here, {"PATH": self.path, **extra})
 
     def kernels(self) -> str:
         """The instruction sets that were found, best first; nothing without the library."""
@@ -124,7 +132,16 @@ class Scratch:
 
     def test(self, *words: str, **extra: str) -> None:
         left_out = [f"--ignore={path}" for path in NOT_INSTALLED]
-        call([self.python, "-m", "pytest", *left_out, *words], self.here, extra)
+        self._call("pytest", *left_out, *words, **extra)
+
+
+def _without_a_compiler(folder: Path) -> Path:
+    """A folder with the few programs of this system that tests may start."""
+    folder.mkdir()
+    for name in TOOLS:
+        if found := shutil.which(name):
+            (folder / name).symlink_to(found)
+    return folder
 
 
 def check(out: Path, python: str, whole: bool) -> None:
@@ -145,7 +162,7 @@ def check(out: Path, python: str, whole: bool) -> None:
         assert not scratch.kernels(), "the plain wheel has kernels"
         say(f"{plain.name}: no kernels")
         scratch.test(*QUICK)
-        scratch.again(source, CXX="no-such-compiler")
+        scratch.again(source)
         assert not scratch.kernels(), "there was no compiler"
         say(f"{source.name}: installed without a compiler")
         scratch.fedgraft("run", "fedper", "--rounds", "1", "--clients", "2", "--out", "from-source")

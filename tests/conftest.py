@@ -24,7 +24,7 @@ from fedgraft.engines.local import LocalEngine
 from fedgraft.runs.run import Run, run
 from fedgraft.testing import CLASSES as CLASSES
 from fedgraft.testing import awkward as awkward
-from fedgraft.testing import blobs
+from fedgraft.testing import blobs as blobs
 from fedgraft.testing import classified as classified
 from fedgraft.testing import fleet as fleet
 from fedgraft.testing import simulate as simulate
@@ -32,6 +32,15 @@ from fedgraft.testing import small_network as small_network
 from fedgraft.testing import specification as specification
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process do all tests that share what their file makes once: the other would make it again."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
+            fixtures = item._fixtureinfo.name2fixturedefs.values()
+            if any(each.scope == "module" for found in fixtures for each in found):
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def visit(fed: Federation, spec: Spec, client: ClientId = 0, *, round: int = 0, purpose: str = "train") -> Client:

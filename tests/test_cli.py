@@ -317,3 +317,15 @@ def test_somebody_who_stops_a_run_is_told_how_it_goes_on(tmp_path: Path) -> None
     done = running.wait()
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr.splitlines()[-1] == "fedgraft: stopped; `fedgraft resume 'my runs/a'` goes on with it"
+
+
+def test_a_directory_that_is_taken_gets_a_number_behind_its_whole_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedgraft.flags import default_directory, free
+
+    monkeypatch.chdir(tmp_path)
+    Path("runs/compare-digits-dirichlet0.1").mkdir(parents=True)
+    Path("report.html").touch()
+    assert default_directory("compare", "digits", "dirichlet0.1") == Path("runs/compare-digits-dirichlet0.1-2")
+    assert free(Path("report.html"), ".html") == Path("report-2.html")

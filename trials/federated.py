@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from fedgraft.core.settings import TASKS
 from fedgraft.data.federation import Federation
 from fedgraft.deploy.charter import Charter, charter
-from fedgraft.deploy.serving import branch, client, serve
+from fedgraft.deploy.serving import branch, serve
+from fedgraft.engines.flower import client
 from fedgraft.engines.flower.server import Rules
 
 Handler = Callable[[Message, Context], Message]
@@ -108,7 +109,7 @@ def write_sites(folder: Path, fed: Federation) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     names = [chr(ord("a") + client) for client in range(len(fed))]
     for name, data in zip(names, fed.clients, strict=True):
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for part, samples in (("train", data.train), ("test", data.test)):
             arrays |= {f"x_{part}": samples.inputs.numpy(), f"y_{part}": samples.labels.numpy()}
         np.savez(folder / f"{name}.npz", **arrays)

@@ -38,7 +38,7 @@ def main() -> None:
     options = ["--strict", "--site-dir", str(SITE)] if given.what == "build" else []
     command = [sys.executable, "-m", "mkdocs", "-q", given.what, "--config-file", str(MKDOCS), *options]
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    sys.exit(subprocess.run(command, env=quiet, check=False).returncode)
+    sys.exit(subprocess.run(command, cwd=pages.ROOT, env=quiet, check=False).returncode)
 
 
 if __name__ == "__main__":

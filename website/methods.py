@@ -4,14 +4,18 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
+from functools import cache
 from typing import Any
 
 from docs.tables import FAMILIES, crossed, table
+from fedgraft.core.evaluation import POINTS
 from fedgraft.core.method import Method
 from fedgraft.methods import METHODS
 from fedgraft.papers import recipes
+from fedgraft.papers.tables import ACCURACY
+from fedgraft.runs.reproduce import Evidence, Outcome, everything
 from website.pages import ROOT
 
 SECTION = re.compile(r"^([A-Z][\w ]*)$")
@@ -42,20 +46,14 @@ def page(method: type[Method]) -> str:
         f"{method.idea[0].upper()}{method.idea[1:]}.",
         _facts(method),
         f"    fedgraft compare {name}\n    fedgraft run {name}",
-        "## What the file says",
+        "## The method",
         said(inspect.getdoc(sys.modules[method.__module__]) or ""),
         "## Hyper-parameters",
         _parameters(method),
     ]
     if method.shows:
         parts += ["## What a report shows of it", table(("name", "meaning"), list(method.shows.items()))]
-    if measured := _measured(name):
-        parts += [
-            "## What was measured",
-            "Accuracy in percent, pooled over all clients' test samples, last round, mean of the seeds. "
-            "The page behind each name has the settings, the machine, and the paper's own figures beside ours.",
-            table(("runs", "seeds", "received", "trained", "command"), measured),
-        ]
+    parts += ["## When to use it", *_use(method), "## What was measured", *_measured(name)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -113,20 +111,123 @@ def said(docstring: str) -> str:
     return "\n".join(lines).strip()
 
 
-def _measured(name: str) -> list[tuple[str, ...]]:
-    """A row for each group of runs that differ in nothing but the seed."""
-    rows = []
-    for file in sorted((ROOT / "docs" / "results").glob("*-table*.json")):
-        found = json.loads(file.read_text("utf-8"))
-        groups: dict[str, list[dict[str, Any]]] = {}
-        for run in found["runs"]:
-            if run["method"] == name and run.get("trained"):
-                groups.setdefault(re.sub(r" --seed \d+", "", run["command"]), []).append(run)
-        for command, runs in groups.items():
-            figures = [_mean([run[point]["pooled"][-1] for run in runs]) for point in ("received", "trained")]
-            label = f"[{found['paper']}, {found['item']}](../../results/{file.stem.partition('-')[0]}.md)"
-            rows.append((label, str(len(runs)), *figures, f"`{command}`"))
-    return rows
+# ---- when to use it
+
+
+USES = {
+    "one model for all, and what to make of it": (
+        "Where the clients' data are alike, or where one model is wanted. Where they differ, the trained model, or a "
+        "fine-tuned copy of the received one, is the client's own: simple, and what the other families have to beat."
+    ),
+    "split models": (
+        "Where clients see similar inputs and differ in their labels, or in how often each label occurs: features are "
+        "learned together, and the layer that decides stays at home. Less is sent, and a site's head is its own."
+    ),
+    "a global model and a personal twin": (
+        "Where some clients are like the others and some are not: each keeps a whole model of its own near the global "
+        "one, and how near is a setting to tune. It costs a second training in each round."
+    ),
+    "mixed on the server for each client": (
+        "Where there are groups of similar clients that nobody knows beforehand. The server has to see each client's "
+        "reply, and its work grows with the number of clients."
+    ),
+    "many models to each client": (
+        "Where few clients choose by themselves whom to learn from. What a client downloads grows with the number of "
+        "models, and clients may see each other's."
+    ),
+    "prototypes and features": (
+        "Where classes are shared and networks or inputs differ, or where little may be sent. Class means tell more "
+        "about a client's data than weights do."
+    ),
+    "clients with different architectures": (
+        "Where clients cannot have the same network: only layers in common are averaged."
+    ),
+}
+"""What each family is for, as its papers argue; what was measured stands below it."""
+JOINS = {
+    "adapt": "fits what is private to what it receives, and sends nothing",
+    "train": "trains as any client does, and sends nothing",
+    "rounds": "takes part in rounds of its own, in which the others stay as they are",
+}
+
+
+def _use(method: type[Method]) -> list[str]:
+    """What the family is for, and what the method goes together with."""
+    made = METHODS.make(method.name)
+    refused = ", ".join(f"`{each}`" for each in made.discloses())
+    joins = f"no: {method.refuses_newcomers}" if method.refuses_newcomers else f"it {JOINS[method.newcomers]}"
+    rows = [
+        ("tasks without classes", "refused" if method.needs_classes else "yes"),
+        ("differential privacy (`--epsilon`)", f"refused, because of {refused}" if refused else "yes"),
+        ("secure aggregation (`--stage secure`)", "yes" if made.sums() else "no: the server needs each reply"),
+        ("robust means (`--stage median`)", f"of {method.averages}" if method.averages else "no: nothing is averaged"),
+        ("a client that joins later", joins),
+    ]
+    if method.sends == "nothing":
+        rows = [rows[0], rows[-1]]
+    asks = "`fedgraft recommend` tries it beside the others on your own data ([how](../../recommend.md))."
+    return [USES.get(method.family, ""), table(("goes with", ""), rows), asks]
+
+
+# ---- what was measured
+
+
+@cache
+def _evidence() -> Mapping[str, Evidence]:
+    return everything(ROOT / "docs" / "results")
+
+
+def _measured(name: str) -> list[str]:
+    """Ours beside the papers', and the check on digits that every method has."""
+    ours, waiting = [], dict[str, None]()
+    for paper in _evidence().values():
+        for item, cell in paper.paper.cells:
+            drawn = item.name.startswith("figure")
+            if cell.method.partition(":")[0] == name and cell.quantity == ACCURACY and not drawn:
+                outcome = paper.outcome(item, cell)
+                label = f"[{paper.paper.name}, {item.name}](../../results/{paper.paper.name}.md)"
+                if outcome.runs:
+                    ours.append((label, *_row(outcome)))
+                elif cell.published is not None:
+                    waiting[label] = None
+    parts = [_BESIDE, table(_HEAD, ours)] if ours else []
+    if waiting:
+        parts.append(f"Published and not run here yet: cells of {', '.join(waiting)}.")
+    return [*parts, _digits(name)]
+
+
+_BESIDE = (
+    "In the settings of the papers, accuracy in percent as each paper measures it (*ours* beside *published*), and at "
+    "both points in the last round, pooled over all test samples. One draw is one draw."
+)
+_HEAD = ("table", "cell", "method", "draws", "received", "trained", "ours", "published", "scale")
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    """A cell as the pages of docs/results have it."""
+    points = [[run.curve(point).pooled[-1] for run in outcome.runs] for point in POINTS]
+    return (
+        outcome.cell.name, f"`{outcome.cell.method}`", str(len(outcome.runs)), *(_mean(each) for each in points),
+        "" if outcome.mean is None else f"{outcome.mean:.2f}",
+        "" if outcome.cell.published is None else f"{outcome.cell.published:.2f}", outcome.scale,
+    )  # fmt: skip
+
+
+def _digits(name: str) -> str:
+    """One run on digits, of a check that every method learns."""
+    found = json.loads((ROOT / "docs" / "results" / "all-digits.json").read_text("utf-8"))
+    rows = {row["method"]: row for row in found["rows"]}
+    if name not in rows:
+        return "On digits it was not measured yet."
+    told = [f"{who} {_both(rows[who]['mean'])}" for who in dict.fromkeys((name, "local", "fedavg-ft")) if who in rows]
+    return (
+        f"On digits, a check that it learns and no ranking, mean over ten clients in percent: {'; '.join(told)} "
+        f"(`{found['command']}`; [all methods](../../results/index.md))."
+    )
+
+
+def _both(figures: Mapping[str, Any]) -> str:
+    return " and ".join(f"{100 * figures[point]['mean']:.1f} ({point})" for point in POINTS)
 
 
 def _mean(values: Sequence[float | None]) -> str:

@@ -14,6 +14,8 @@ from website.pages import ROOT
 
 FOLDER = ROOT / "docs" / "tutorials"
 SECONDS = 600
+BUSY = re.compile("━|^[\u2801-\u28ff] ")
+"""Bars of progress, and the turning sign before what is being done."""
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -72,5 +74,5 @@ def _shown(output: Any) -> str:
 def _text(text: str) -> str:
     """What a terminal shows in the end: no colours, no line that was written over, no bar of progress."""
     lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in ANSI.sub("", text).rstrip().split("\n")]
-    kept = "\n".join(line for line in lines if "━" not in line).strip("\n")
+    kept = "\n".join(line for line in lines if not BUSY.search(line)).strip("\n")
     return f'```text title="output"\n{kept}\n```' if kept else ""

@@ -42,7 +42,7 @@ class Work:
     def write(self, path: Path) -> None:
         settings = {name: getattr(self, name) for name in ("lr", "epochs", "batch_size", "cohort")}
         arrays = {name: getattr(self, name) for name in ("images", "labels", "edges", "test_images", "test_labels")}
-        weights = {f"weights/{name}": value for name, value in self.weights.items()}
+        weights: dict[str, Any] = {f"weights/{name}": value for name, value in self.weights.items()}
         np.savez(path, settings=np.array(json.dumps(settings)), **arrays, **weights)
 
     @property

@@ -179,12 +179,12 @@ def job(*, tiny: bool, clients: int, partition: str, cohort: int, batch_size: in
     ), origin  # fmt: skip
 
 
-SILOS = {"clients": 20, "partition": "dirichlet:0.1", "cohort": 20, "batch_size": 64, "epochs": 2}
-DEVICES = {"clients": 1000, "partition": "iid", "cohort": 50, "batch_size": 10, "epochs": 1}
+SILOS: dict[str, Any] = {"clients": 20, "partition": "dirichlet:0.1", "cohort": 20, "batch_size": 64, "epochs": 2}
+DEVICES: dict[str, Any] = {"clients": 1000, "partition": "iid", "cohort": 50, "batch_size": 10, "epochs": 1}
 
 
 def measure(environments: Path, *, tiny: bool = False, field: Sequence[Contestant] = FIELD) -> dict[str, Any]:
-    few = {"clients": 4, "cohort": 4, "batch_size": 16, "partition": "iid"}
+    few: dict[str, Any] = {"clients": 4, "cohort": 4, "batch_size": 16, "partition": "iid"}
     settings = {"silos": SILOS | few} if tiny else {"silos": SILOS, "devices": DEVICES}
     result: dict[str, Any] = {}
     for name, setting in settings.items():

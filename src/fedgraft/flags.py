@@ -181,9 +181,9 @@ def default_directory(*parts: str) -> Path:
     return free(runs_folder() / "-".join(re.sub(r"[^\w.+=-]+", "-", part) for part in parts))
 
 
-def free(path: Path) -> Path:
-    """Return a path, with a number behind its name where that is taken."""
+def free(path: Path, ending: str = "") -> Path:
+    """Return a path, with a number behind its name, before its ``ending``, where that is taken."""
     candidate, number = path, 2
     while candidate.exists():
-        candidate, number = path.with_name(f"{path.stem}-{number}{path.suffix}"), number + 1
+        candidate, number = path.with_name(f"{path.name.removesuffix(ending)}-{number}{ending}"), number + 1
     return candidate

@@ -67,14 +67,14 @@ def test_privacy_hides_it_and_the_attack_stays_below_epsilon(home: Path) -> None
     text = characters.as_text(picture(found))
     assert f"the run's is {found.epsilon:.3g}" in " ".join(text.split())
     assert "fitted a head" in " ".join(sentences(found))
-    candidates = [Candidates.of(data) for data in run.federation.clients]  # type: ignore[attr-defined]
+    candidates = [Candidates.of(data) for data in run.federation.clients]
     noisy = [each.heard.last[0].reply["weights"] for each in shadows(run, candidates, 2)]
     assert not torch.equal(*noisy)
 
 
 def test_what_is_heard_is_what_the_run_was_made_of(home: Path) -> None:
     run = fg.load(home / "plain")
-    told = heard(run, run.federation.clients)  # type: ignore[attr-defined]
+    told = heard(run, run.federation.clients)
     assert sorted(told.last) == [0, 1, 2]
     assert {each.round for each in told.first.values()} == {0}
     assert {each.round for each in told.last.values()} == {1}
@@ -86,7 +86,7 @@ def test_what_is_heard_is_what_the_run_was_made_of(home: Path) -> None:
 
 def test_shadows_have_as_many_samples_drawn_from_a_client_s_own(home: Path) -> None:
     run = fg.load(home / "plain")
-    candidates = [Candidates.of(data) for data in run.federation.clients]  # type: ignore[attr-defined]
+    candidates = [Candidates.of(data) for data in run.federation.clients]
     one, other = shadows(run, candidates, 2)
     for client, each in enumerate(candidates):
         assert len(one.trained[client]) == each.members == run.spec.samples[client]

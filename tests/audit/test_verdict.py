@@ -58,8 +58,8 @@ def test_scores_that_say_nothing_prove_nothing() -> None:
 def test_the_bound_finds_the_epsilon_of_randomised_response(sign: int) -> None:
     """Members answer yes with p, others with 1 - p: epsilon is log(p / (1 - p)), whichever answer is rarer."""
     rng, p = np.random.default_rng(1), 0.9
-    members, others = rng.random(4000) < p, rng.random(4000) < 1 - p
-    bound = least_epsilon(sign * (members - 0.5), sign * (others - 0.5), 0.0)
+    members, others = ((rng.random(4000) < each).astype(np.float64) - 0.5 for each in (p, 1 - p))
+    bound = least_epsilon(sign * members, sign * others, 0.0)
     assert bound is not None
     if sign > 0:
         assert 1.9 < bound.epsilon < math.log(9)

@@ -22,12 +22,12 @@ CHOICES = ("torch", "native") if kernels.available() else ("torch",)
 def test_the_bare_loop_ends_in_the_bits_of_the_engine_s_training(choice: str) -> None:
     run, _ = work.planned("fedapa", recipe="fedapa", tiny=True, kernels=choice, clients=3, batch_size=16)
     spec, server_state = run.spec, run.method.setup(run.spec)
-    with LocalEngine(run.method, spec, run.federation.clients) as local:
+    with LocalEngine(run.method, spec, work.clients(run)) as local:
         outcomes = local.train(0, {c: run.method.send(server_state, c) for c in range(3)})
         local.commit(range(3))
     model = spec.architecture(0).model()
     for client in range(3):
-        taken = engine.bare_steps(model, run.federation.clients[client].train, spec, spec.initial(0), 0, client)
+        taken = engine.bare_steps(model, work.clients(run)[client].train, spec, spec.initial(0), 0, client)
         assert taken == outcomes[client].steps  # type: ignore[union-attr]
         assert torch.equal(model.vector, local.states[client]["own"])
 

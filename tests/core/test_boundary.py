@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def test_every_other_kind_of_entry(fed: Federation, name: str, field: str, value
 
 
 def test_ids_that_nobody_has_are_refused(fed: Federation) -> None:
-    method = METHODS["apple"](budget=2)
+    method = METHODS.make("apple:budget=2")
     for ids in ([0, 4], [-1, 2]):
         done, _ = attacked(method, fed, specification(fed, rounds=1), replying(ids=torch.tensor(ids)))
         assert "'ids' holds values" in done[0].refused[0].reason
@@ -334,7 +335,7 @@ def test_figures_of_no_samples_or_of_different_ones_are_impossible(fed: Federati
         {"received": classified(1, 10, 1.0), "trained": classified(1, 9, 1.0)},
         {"trained": classified(1, 2, 3.0)},
     ):
-        this = examined(fed, lambda scores, forged=forged: {**scores, HOSTILE: Scores(forged)})
+        this = examined(fed, partial(lambda forged, scores: {**scores, HOSTILE: Scores(forged)}, forged))
         assert this.refused[0].reason == "fedavg, round 1: the test figures are impossible"
 
 

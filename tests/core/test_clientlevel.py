@@ -3,6 +3,7 @@
 import math
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -182,7 +183,7 @@ def test_the_clip_finds_the_quantile_and_that_is_paid_for() -> None:
         privacy = ClientPrivacy(0.1, 1.0, 1e-5, 1.0, 100.0, (60,) * 100, quantile=quantile)
         assert privacy.bit_noise == 5.0
         assert 1 / privacy.update_noise**2 + 1 / (2 * privacy.bit_noise) ** 2 == pytest.approx(1.0)
-        clip, rng, last = privacy.clip, np.random.default_rng(1), []
+        clip, rng, last = privacy.clip, np.random.default_rng(1), list[Any]()
         for _ in range(120):
             replies = []
             for i in range(1, 101):
@@ -244,7 +245,7 @@ def test_fewer_clients_than_bring_the_noise_give_no_sum() -> None:
     spec = replace(private(method, fed, stages=("bound", "secure")), rounds=1)
     for lost, refused in (((0,), 1), ((0, 1), 4)):
         engine = Wire(method, spec, fed.clients)
-        engine.forge = lambda _, outcomes, lost=lost: {c: o for c, o in outcomes.items() if c not in lost}
+        engine.forge = partial(lambda gone, _, outcomes: {c: o for c, o in outcomes.items() if c not in gone}, lost)
         server = method.setup(spec)
         first = server["weights/0"].clone()
         with single_thread():

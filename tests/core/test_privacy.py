@@ -157,6 +157,7 @@ def test_no_sample_moves_what_leaves_by_more_than_the_clip() -> None:
         inputs[i] *= 1000
         moved = change(spec, fed, "one", replace(data, train=replace(data.train, inputs=inputs)))
         assert 0 < float((moved - whole).norm()) <= 2 * 0.5 / 20 * 1.001  # it is replaced: once out, once in
+    assert spec.budget is not None
     quiet = replace(spec, budget=replace(spec.budget, noises=(1e-9,) * 4))
     assert float(change(quiet, fed, "one").norm()) <= 0.5 * 1.001
 
@@ -211,6 +212,7 @@ def test_prototypes_come_near_to_the_class_means_where_the_noise_is_small() -> N
     assert torch.equal(told.means, means)  # asked again, it is the same sum
     rows, _ = features.features(client, client.own)
     assert float(told.square) == pytest.approx(float(rows.double().square().sum(1).mean()), abs=1e-2)
+    assert spec.budget is not None
     narrow = replace(spec, budget=replace(spec.budget, feature_clip=0.01))
     again = Client(0, {"own": spec.initial(0)}, fed.clients[0], narrow, Workbench(), round=0)
     assert float(features.prototypes(again, again.own)[0].norm(dim=1).max()) <= 0.0101

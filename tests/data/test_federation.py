@@ -89,7 +89,7 @@ def test_own_data() -> None:
         ({"name": ""}, "a text in one line"),
     ],
 )
-def test_own_data_that_cannot_be_used_is_refused_in_a_sentence(changes: dict, sentence: str) -> None:
+def test_own_data_that_cannot_be_used_is_refused_in_a_sentence(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence) as refused:
         own_data([site(**changes)])
     assert "\n" not in str(refused.value)
@@ -175,7 +175,7 @@ def test_colours_are_normalised_each_for_itself() -> None:
 
 
 @pytest.mark.parametrize("wish", [{"normalise": "standard"}, {"augment": True}, {"resize": 8}])
-def test_features_are_taken_as_they_are(tmp_path: Path, wish: dict) -> None:
+def test_features_are_taken_as_they_are(tmp_path: Path, wish: dict[str, Any]) -> None:
     np.savez(tmp_path / "one.npz", **site().arrays())
     for make in (lambda: own_data([site()], **wish), lambda: federate(tmp_path / "one.npz", 2, "iid", **wish)):
         with pytest.raises(UserError, match=f"{next(iter(wish))}.* is for images given as bytes"):

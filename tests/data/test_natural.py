@@ -6,6 +6,7 @@ import os
 import wave
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,7 +168,7 @@ def test_without_a_network_it_is_said_what_to_put_where(data: Path, monkeypatch:
 def test_files_that_were_fetched_have_to_be_the_published_ones(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedgraft.data.datasets import fetch
 
-    def fetched(files: dict, mirror: str, room: Path, *, progress: bool) -> list[Path]:
+    def fetched(files: dict[str, Any], mirror: str, room: Path, *, progress: bool) -> list[Path]:
         assert mirror.startswith("https://")
         heart(room)
         return [room / file for file in files]

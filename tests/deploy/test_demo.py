@@ -22,7 +22,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.cli import app
 
 pytestmark = [
-    pytest.mark.xdist_group("flower"),
+    pytest.mark.xdist_group("demo"),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks processes up in /proc"),
 ]
 SECONDS = 600.0
@@ -50,6 +50,7 @@ def demonstration(
     return folder, subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
+@pytest.mark.slow
 def test_it_trains_shows_how_it_goes_and_leaves_nothing_running(
     demonstration: "tuple[Path, subprocess.CompletedProcess[str]]",
 ) -> None:
@@ -70,6 +71,7 @@ def test_it_trains_shows_how_it_goes_and_leaves_nothing_running(
     assert pooled in next(line for line in done.stdout.splitlines() if "all, pooled" in line)
 
 
+@pytest.mark.slow
 def test_everything_was_encrypted_and_every_node_had_to_show_its_key(
     demonstration: "tuple[Path, subprocess.CompletedProcess[str]]",
 ) -> None:
@@ -80,6 +82,7 @@ def test_everything_was_encrypted_and_every_node_had_to_show_its_key(
     assert "--insecure" not in said
 
 
+@pytest.mark.slow
 def test_a_site_has_its_own_model_and_it_is_the_one_that_was_tested(
     demonstration: "tuple[Path, subprocess.CompletedProcess[str]]", tmp_path: Path
 ) -> None:
@@ -100,6 +103,7 @@ def test_a_site_has_its_own_model_and_it_is_the_one_that_was_tested(
         CliRunner().invoke(app, words, catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_every_program_has_a_log_with_times_and_without_colours(
     demonstration: "tuple[Path, subprocess.CompletedProcess[str]]",
 ) -> None:
@@ -140,6 +144,7 @@ def test_a_demo_that_cannot_be_done_starts_nothing(
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["taken", "taken/thesis.tex"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     with subprocess.Popen(

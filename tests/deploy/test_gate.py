@@ -20,10 +20,10 @@ from fedgraft.base.errors import UserError
 from fedgraft.data.datasets import load
 from fedgraft.deploy import certificates
 from fedgraft.deploy.processes import HOST, Process, free_port
-from fedgraft.engines.flower import limits, reach
+from fedgraft.engines.flower import limits
 from trials.attack.federation import MEGABYTE, ROOM, Gated, gated, nginx
 
-pytestmark = pytest.mark.xdist_group("flower")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate")]
 needs_nginx = pytest.mark.skipif(nginx() is None, reason="the server's gate needs nginx")
 SECONDS = 120.0
 LARGE = "mlp:2000-800"
@@ -185,7 +185,7 @@ def test_a_wrong_clock_is_found_before_the_node_starts(
     place: Gated, site: Path, seconds: float, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = time.time
-    monkeypatch.setattr(reach.time, "time", lambda: right() + seconds)
+    monkeypatch.setattr(time, "time", lambda: right() + seconds)
     with pytest.raises(UserError, match=f"the clock is {told} the server's; .* set the clock, best by NTP"):
         check(site, "--server", place.address)
 

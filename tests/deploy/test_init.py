@@ -1,8 +1,6 @@
 """`fedgraft deploy init`: the folder that it writes, and what it will not write."""
 
 import io
-import subprocess
-import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -11,6 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra fedgraft[flower] is not installed")
 
+from program import fedgraft
 from typer.testing import CliRunner
 
 from fedgraft.base.errors import UserError
@@ -137,8 +136,7 @@ def test_mistakes_exit_with_two(tmp_path: Path) -> None:
         ["certificates", "keys", "--sites", "a,b c"],
         ["model", "none.toml"],
     ):
-        command = [sys.executable, "-m", "fedgraft", "deploy", *words]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        done = fedgraft("deploy", *words, cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.startswith("fedgraft: ")
         assert "Traceback" not in done.stderr

@@ -15,7 +15,7 @@ from fedgraft.cli import app
 from fedgraft.deploy import certificates
 from fedgraft.deploy.deployment import Deployment
 
-pytestmark = pytest.mark.xdist_group("flower")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("nodes")]
 SECONDS = 120.0
 
 

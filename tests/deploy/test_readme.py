@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from fedgraft.deploy.processes import Process, Programs, end, free_port
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("flower"),
+    pytest.mark.long,
+    pytest.mark.xdist_group("readme"),
     pytest.mark.skipif(shutil.which("nginx") is None, reason="the server's gate needs nginx"),
 ]
 PATIENCE = 600.0
@@ -91,11 +93,13 @@ def test_three_machines_from_nothing_to_a_personal_model(tmp_path: Path) -> None
         again = started("server-again", block("deploy server"), kit)
         wait_for(again, "the run goes on after round 1")
         for process in (again, *sites.values()):
-            shell.wait_until(lambda process=process: process.code is not None, f"{process.name} has ended", PATIENCE)
+            shell.wait_until(
+                partial(lambda each: each.code is not None, process), f"{process.name} has ended", PATIENCE
+            )
             assert process.code == 0, process.said
         assert "supernode ended with exit code" in sites["b"].said
         assert "report.html" in again.said
         for site in "abc":
-            own = Path(sites[site].said.partition("the site's own model: ")[2].splitlines()[0])
-            assert own.is_relative_to(tmp_path / site / "state")
+            model = Path(sites[site].said.partition("the site's own model: ")[2].splitlines()[0])
+            assert model.is_relative_to(tmp_path / site / "state")
         assert "fedapa, round 2" in run(block("fedgraft deploy model a.toml"), tmp_path / "a")

@@ -191,3 +191,11 @@ def test_a_site_that_names_no_server_is_told_so(kit: Path) -> None:
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "server =" not in line))
     with pytest.raises(UserError, match=r"a\.toml does not name the server"):
         deploy("check", path)
+
+
+def test_what_programs_say_has_no_colours_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter asks every program for colours, and the answers of Flower's are read as JSON."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    with Programs(tmp_path) as programs:
+        assert not {"FORCE_COLOR", "CLICOLOR_FORCE"} & set(programs.environment("anybody"))

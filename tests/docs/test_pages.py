@@ -1,11 +1,16 @@
 """Pages made ready for the site: links, lists, docstrings; small pieces by hand."""
 
+from collections.abc import Iterator
+
 import pytest
 
 pytest.importorskip("jupytext", reason="the extra fedgraft[docs] is not installed")
 
+import griffe
+
 import fedgraft
 from website import methods, pages, reference, tutorials
+from website.describing import ANYWHERE, ATTRIBUTES, Describe, undescribed
 
 
 def test_links_lead_to_the_places_of_the_site() -> None:
@@ -41,6 +46,39 @@ def test_every_public_name_and_every_setting_has_its_place() -> None:
         assert f".{name}\n" in python, name
     for page in (reference.files(), reference.settings()):
         assert not [line for line in page.splitlines() if line.endswith("|  |")], "a field without a meaning"
+
+
+def public() -> Iterator[griffe.Object]:
+    """Whatever the page of the Python names shows, as it shows it."""
+    package = griffe.load("fedgraft", extensions=griffe.load_extensions(Describe))
+    for line in reference.names().splitlines():
+        if line.startswith("::: "):
+            found = package[line.removeprefix("::: fedgraft.")]
+            yield found
+            yield from (each for name, each in found.members.items() if found.is_class and not name.startswith("_"))
+
+
+def test_every_public_name_says_what_it_is_takes_and_gives() -> None:
+    silent, lacking = [], []
+    for found in public():
+        if found.docstring is None and not found.is_alias:
+            silent.append(found.path)
+        elif isinstance(found, griffe.Function):
+            lacking += [f"{found.path}: {name}" for name in undescribed(found)]
+            if isinstance(found.parent, griffe.Module):
+                assert "\nReturns:\n" in found.docstring.value, found.path
+    assert silent == []
+    assert lacking == []
+
+
+def test_no_meaning_is_left_over() -> None:
+    """A name that was taken out of the code takes its meaning along."""
+    used = {each.name for found in public() if isinstance(found, griffe.Function) for each in found.parameters}
+    held = {
+        name for found in public() for name in (found.name, f"{found.parent.name}.{found.name}" if found.parent else "")
+    }
+    assert set(ANYWHERE) <= used
+    assert set(ATTRIBUTES) <= held
 
 
 def test_every_command_is_there() -> None:

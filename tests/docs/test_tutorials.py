@@ -13,6 +13,9 @@ WORDS = {
     "2-tables": ("fedper", "basel", "answer,no,yes"),
     "3-images": ("fedbn", "lens", "Linear"),
     "4-own-method": ("between:beta=0.9", "ditto"),
+    "5-tune-and-report": ("--lr", "toprule", "report.html"),
+    "6-deploy": ("what leaves: weights", "[0, 0, 0]", "answers"),
+    "7-privacy": ("epsilon 4", "fedproto"),
 }
 """What somebody who runs it has to see."""
 

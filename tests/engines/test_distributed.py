@@ -75,11 +75,13 @@ def same_bits(ranks: int, names: list[str], place: Path) -> None:
         assert bits(place / "distributed" / name) == bits(place / "local" / name), name
 
 
+@pytest.mark.slow
 def test_two_ranks_have_the_bits_of_one_process(tmp_path: Path) -> None:
     same_bits(2, ["fedavg", "ditto", "fedapa", "apple", "local"], tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_every_method_has_the_same_bits_at_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
     same_bits(ranks, list(METHODS), tmp_path)
@@ -100,6 +102,7 @@ class StopAfter:
     def end(self, run: Run) -> None: ...
 
 
+@pytest.mark.slow
 def test_the_command_resumes_what_one_process_began_and_the_other_ranks_are_silent(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run("fedper", out=tmp_path / "begun", watchers=[StopAfter(1)], progress=False, **SETTINGS | {"rounds": 3})
@@ -114,6 +117,7 @@ def test_the_command_resumes_what_one_process_began_and_the_other_ranks_are_sile
     assert bits(tmp_path / "begun") == bits(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_what_a_client_of_another_rank_raises_ends_the_run_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(RAISING)
     words = ["--dataset", "digits", "--clients", "4", "--model", "mlp:8", "--rounds", "2", "--retries", "0"]

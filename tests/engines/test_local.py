@@ -75,11 +75,10 @@ class Shaky(FedAvg):
 def test_a_client_that_failed_once_is_tried_again_in_a_fresh_worker(
     fed: Federation, tmp_path: Path, how: str, workers: int
 ) -> None:
-    _, whole, _ = simulate(FedAvg(), fed, specification(fed))
+    spec = specification(fed, rounds=1 if how == "hang" else 3)
+    _, whole, _ = simulate(FedAvg(), fed, spec)
     faults = Faults(retries=1, deadline=5.0 if how == "hang" else None)
-    done, server, _ = simulate(
-        Shaky(trace=str(tmp_path / "tried"), how=how), fed, specification(fed), workers=workers, faults=faults
-    )
+    done, server, _ = simulate(Shaky(trace=str(tmp_path / "tried"), how=how), fed, spec, workers=workers, faults=faults)
     assert torch.equal(server["weights/0"], whole["weights/0"])
     assert not any(this.refused for this in done)
     assert not multiprocessing.active_children()
@@ -225,14 +224,10 @@ def test_everyone_is_tested_on_all_test_samples(fed: Federation) -> None:
 
 
 def test_a_deadline_holds_with_one_worker_too(fed: Federation, tmp_path: Path) -> None:
-    _, whole, _ = simulate(FedAvg(), fed, specification(fed))
-    done, server, _ = simulate(
-        Shaky(trace=str(tmp_path / "tried"), how="hang"),
-        fed,
-        specification(fed),
-        workers=1,
-        faults=Faults(deadline=5.0),
-    )
+    spec = specification(fed, rounds=1)
+    _, whole, _ = simulate(FedAvg(), fed, spec)
+    method = Shaky(trace=str(tmp_path / "tried"), how="hang")
+    done, server, _ = simulate(method, fed, spec, workers=1, faults=Faults(deadline=5.0))
     assert torch.equal(server["weights/0"], whole["weights/0"])
     assert not any(this.refused for this in done)
     assert not multiprocessing.active_children()

@@ -89,8 +89,8 @@ def test_from_tables_to_labelled_answers(tmp_path: Path) -> None:
     ).stdout
     assert from_run.splitlines()[0] == "answer,ill,well"
     tables = [[row[1:] for row in csv.reader(text.splitlines()[1:])] for text in (from_run, from_export, alone)]
-    assert np.allclose(*np.array(tables[:2], dtype=float), atol=1e-5)
-    assert np.allclose(*np.array(tables[1:], dtype=float), atol=1e-5)
+    figures = np.array(tables, dtype=float)
+    assert np.allclose(figures, figures[1], atol=1e-5)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "# The model of ulm" in card
     assert "python model.py new.csv > answers.csv" in card
@@ -194,6 +194,7 @@ def test_image_files_go_in_and_labelled_answers_come_out(tmp_path: Path) -> None
 VERSE = "to be, or not to be that is the question\n" * 12
 
 
+@pytest.mark.slow
 def test_a_text_goes_in_and_the_next_character_comes_out_without_fedgraft(tmp_path: Path) -> None:
     (tmp_path / "roles").mkdir()
     for name in ("hamlet", "iago"):
@@ -209,9 +210,8 @@ def test_a_text_goes_in_and_the_next_character_comes_out_without_fedgraft(tmp_pa
     assert row[1] == "n", "it was trained on nothing else"
     alone = [sys.executable, tmp_path / "out" / "model.py", tmp_path / "new.txt"]
     printed = subprocess.run(alone, check=True, capture_output=True, text=True, env={}).stdout
-    assert np.allclose(
-        *(np.array([*csv.reader(text.splitlines())][1][2:], float) for text in (told, printed)), atol=1e-5
-    )
+    here, there = (np.array([*csv.reader(text.splitlines())][1][2:], float) for text in (told, printed))
+    assert np.allclose(here, there, atol=1e-5)
     found = asking.evaluate(package.whole(package.subject(run, "iago", "trained")), tmp_path / "roles" / "iago.txt")
     assert found["samples"] == (len(VERSE) - 1 - 6) // 3 + 1
     assert 1 <= (found["perplexity"] or 0) < 4

@@ -163,7 +163,7 @@ def test_a_model_of_one_s_own_travels_too(fed: Federation) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("flower")
+@pytest.mark.xdist_group("own-method")
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="as the demonstration's other tests")
 def test_the_demonstration_runs_it_in_processes_of_their_own(here: Path) -> None:
     command = [sys.executable, "-m", "fedgraft", "deploy", "demo", "--sites", "2", "--rounds", "1", "--out", "demo",

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -80,6 +81,39 @@ def in_order(x: Tensor, order: str) -> Tensor:
     return x.contiguous()
 
 
+def nearest_decision(steps: tuple[Step, ...], x: Tensor, parameters: list[Tensor]) -> float:
+    """How far the closest pool is from another winner, or a number from a kink, beside the largest number.
+
+    Numbers that are the same to the last bit do not count: padding makes them, and everybody takes the first.
+    """
+    nearest = torch.inf
+    for i, step in enumerate(steps):
+        weight, bias = parameters[i], parameters[len(steps) + i]
+        y = F.conv2d(x, weight, bias, step.stride, step.pad)
+        if step.activation:
+            nearest = min(nearest, _smallest(y.abs()) / float(y.abs().max()))
+        if step.pool:
+            height, width = (side // 2 * 2 for side in y.shape[2:])
+            windows = y[..., :height, :width].unfold(2, 2, 2).unfold(3, 2, 2).flatten(-2)
+            best, second = windows.topk(2).values.unbind(-1)
+            nearest = min(nearest, _smallest(best - second) / float(y.abs().max()))
+        x = step.torch(x, weight, bias)
+    return nearest
+
+
+def _smallest(values: Tensor) -> float:
+    return float(torch.where(values > 0, values, torch.inf).min())
+
+
+def test_a_tie_that_rounding_decides_is_seen() -> None:
+    """Two inputs of a pool that are 9e-9 apart: float32 has the same number for both."""
+    steps = (Step(1, 1, (1, 1), (1, 1), (0, 0), True, NONE, False, 0.0),)
+    x = torch.tensor([1.0, 1.0 + 9e-9, 0.5, 0.25], dtype=torch.float64).view(1, 1, 2, 2)
+    one = [torch.ones(1, 1, 1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)]
+    assert 0 < nearest_decision(steps, x, one) < 1e-8
+    assert nearest_decision(steps, x.flip(-1) + torch.arange(4.0).view(2, 2), one) > 0.1
+
+
 ORDERS = st.sampled_from(["plain", "channels_last", "batch innermost", "gaps"])
 BATCHES = st.one_of(st.integers(1, 40), st.sampled_from([64, 65]))
 
@@ -111,20 +145,22 @@ def test_rounding_is_no_worse_than_torchs(
     isa: str, network: tuple[tuple[Step, ...], tuple[int, int]], batch: int, order: str, seed: int
 ) -> None:
     """Against float64 as the truth: at most a few times the error that PyTorch's float32 has, or 4 units in the last
-    place of the largest number, where PyTorch happens to be lucky.
+    place of the largest number, where PyTorch happens to be lucky. Where rounding decides who wins a pool, or on which
+    side of a kink a number is, there is no one gradient to compare with.
     """
     steps, size = network
     generator = torch.Generator().manual_seed(seed)
     x = in_order(torch.randn((batch, steps[0].channels, *size), generator=generator), order)
     parameters = drawn(steps, seed)
-    truth, true_gradients = with_torch(steps, x.double(), [p.double() for p in parameters], seed)
+    doubles = [p.double() for p in parameters]
+    if nearest_decision(steps, x.double(), doubles) < 1e-6:
+        return
+    truth, true_gradients = with_torch(steps, x.double(), doubles, seed)
     single, single_gradients = with_torch(steps, x, parameters, seed)
     result, ours = natively(isa, steps, x, parameters, seed)
     for mine, theirs, true in zip((result, *ours), (single, *single_gradients), (truth, *true_gradients), strict=True):
         unit = torch.finfo(torch.float32).eps * max(float(true.abs().max()), 1.0)
         wrong = float((theirs - true).abs().max())
-        if wrong > 1e-3 * max(float(true.abs().max()), 1.0):
-            continue  # float32 and float64 disagree about the winner of a pool: nothing to compare
         assert float((mine - true).abs().max()) <= max(4 * wrong, 16 * unit)
 
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from fedgraft import kernels, models
 from fedgraft.base.errors import UserError
 from fedgraft.core.model import Architecture, Model
+from fedgraft.kernels import chain, native
 from fedgraft.kernels import fusion as passes
-from fedgraft.kernels import native
+from fedgraft.kernels.build import LIBRARY
 from fedgraft.kernels.fusion import FusedSequential
 
 needs_native = pytest.mark.skipif(not kernels.available(), reason=f"no native kernels: {native.library().problem}")
@@ -101,7 +102,7 @@ def test_a_library_that_is_missing_or_broken_is_explained(monkeypatch: pytest.Mo
     monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
     look = native.library.__wrapped__
     assert "not compiled" in look().problem
-    (tmp_path / native.LIBRARY).write_text("no library")
+    (tmp_path / LIBRARY).write_text("no library")
     assert "cannot be loaded" in look().problem
 
 
@@ -283,9 +284,9 @@ def test_evaluation_of_a_big_batch_needs_the_memory_of_one_block() -> None:
     module = stack()
     kernels.accelerate(module, example(2, 3, 16, 16), "native")
     plan = next(s for s in passes._segments(module) if s.steps)
-    stages = passes.chain.stages(plan.steps, 16, 16)
+    stages = chain.stages(plan.steps, 16, 16)
     assert stages is not None
-    memory = passes.chain.plan(stages)
+    memory = chain.plan(stages)
     memory._saved.clear()
     with torch.no_grad():
         module(example(500, 3, 16, 16))
@@ -296,9 +297,9 @@ def test_evaluation_of_a_big_batch_needs_the_memory_of_one_block() -> None:
 def test_training_reuses_its_memory() -> None:
     module = stack()
     kernels.accelerate(module, example(2, 3, 16, 16), "native")
-    stages = passes.chain.stages(passes._segments(module)[0].steps, 16, 16)
+    stages = chain.stages(passes._segments(module)[0].steps, 16, 16)
     assert stages is not None
-    memory = passes.chain.plan(stages)
+    memory = chain.plan(stages)
     memory._saved.clear()
     memory._scratch.clear()
     for _ in range(5):

@@ -272,7 +272,12 @@ def test_a_mixture_that_was_sent_is_not_made_again_for_the_reply(
 ) -> None:
     method, made = FedAPA(), list[int]()
     server, mix = method.setup(specification(fed)), bank.mix
-    monkeypatch.setattr(bank, "mix", lambda rows, models: (made.append(len(rows)), mix(rows, models))[1])
+
+    def counted(rows: Tensor, models: Tensor) -> Tensor:
+        made.append(len(rows))
+        return mix(rows, models)
+
+    monkeypatch.setattr(bank, "mix", counted)
     sent = method.dispatch(server, range(4))
     method.merge(server, {client: Message(weights=sent[client]["weights"] + 1) for client in range(4)})
     assert made == [4]

@@ -121,6 +121,7 @@ def test_clients_whose_samples_look_different_gain() -> None:
     assert fedavg[-1].test["received"].pooled < 0.8
 
 
+@pytest.mark.slow
 def test_on_digits_it_is_far_better_than_a_guess() -> None:
     def network() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))

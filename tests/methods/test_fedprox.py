@@ -1,7 +1,5 @@
 """FedProx: the pull, its gradient, and what it comes to."""
 
-from collections.abc import Sequence
-
 import torch
 from conftest import simulate, slope, specification, visit
 from torch import Tensor
@@ -63,8 +61,8 @@ def test_a_method_on_the_leash_keeps_its_own_loss_and_plan(fed: Federation) -> N
     class HeadOnly(FedProx):
         """Trains the head of client 0 alone, and not on what the others do."""
 
-        def plan(self, client: Client) -> Sequence[Phase]:
-            return [Phase("head")] if client.id == 0 else [Phase()]
+        def plan(self, client: Client) -> tuple[Phase, ...]:
+            return (Phase("head"),) if client.id == 0 else (Phase(),)
 
         def loss(self, client: Client, model: Model, x: Tensor, y: Tensor) -> Tensor:
             return (1 + client.id) * super().loss(client, model, x, y)

@@ -139,6 +139,7 @@ def test_a_network_with_more_outputs_than_classes_is_served(fed: Federation) -> 
     assert done[-1].test["received"].pooled > 0.4
 
 
+@pytest.mark.slow
 def test_on_digits_it_is_far_better_than_a_guess() -> None:
     accuracy, guess = on_digits(FedRoD())
     assert guess < 0.5

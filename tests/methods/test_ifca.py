@@ -136,6 +136,7 @@ def test_a_round_is_fedavgs_within_each_cluster() -> None:
         assert torch.equal(server["theta/0"][j], average(spec, members))
 
 
+@pytest.mark.slow
 def test_on_digits_it_is_far_better_than_a_guess() -> None:
     accuracy, guess = on_digits(IFCA())
     assert guess < 0.5

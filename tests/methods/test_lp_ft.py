@@ -97,6 +97,7 @@ def test_a_rate_of_its_own_does_not_decay_and_the_runs_does(fed: Federation) -> 
     assert torch.equal(now, same)
 
 
+@pytest.mark.slow
 def test_on_digits_it_is_far_better_than_a_guess() -> None:
     accuracy, guess = on_digits(LPFT())
     assert guess < 0.5

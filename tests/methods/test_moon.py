@@ -22,8 +22,8 @@ def test_the_contrast_by_hand() -> None:
     expected = (math.log(1 + math.exp((0 - 1) / 0.5)) + math.log(1 + math.exp((0 - 0.8) / 0.5))) / 2
     assert float(contrast(z, z_glob, z_prev, 0.5)) == pytest.approx(expected)
     assert float(contrast(z, z_prev, z_glob, 0.5)) > float(contrast(z, z_glob, z_prev, 0.5)), "near w, far from w_prev"
-    images = (each.view(2, 1, 2, 1) for each in (z, z_glob, z_prev))
-    assert float(contrast(*images, 0.5)) == pytest.approx(expected), "features of any shape"
+    z_i, glob_i, prev_i = (each.view(2, 1, 2, 1) for each in (z, z_glob, z_prev))
+    assert float(contrast(z_i, glob_i, prev_i, 0.5)) == pytest.approx(expected), "features of any shape"
 
 
 def test_it_is_the_papers_softmax_over_two_models() -> None:
@@ -110,6 +110,7 @@ def test_a_stronger_contrast_keeps_features_nearer_to_the_received_ones(fed: Fed
     assert near[1] > near[0]
 
 
+@pytest.mark.slow
 def test_on_digits_it_is_far_better_than_a_guess() -> None:
     accuracy, guess = on_digits(MOON())
     assert guess < 0.5

@@ -146,6 +146,7 @@ def test_caveats() -> None:
 
 
 @pytest.mark.parametrize("variant", ["hf", "fo"])
+@pytest.mark.slow
 def test_on_digits_it_is_far_better_than_a_guess(variant: Literal["hf", "fo"]) -> None:
     accuracy, guess = on_digits(PerFedAvg(variant=variant), rounds=20)  # after 10, hf is still on its way
     assert guess < 0.5

@@ -33,7 +33,7 @@ def by_hand(
     fed: Federation, spec: Spec, done: list[Round], *, eta_g: float, option: str
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """The paper's algorithm with steps on all samples (K = epochs), for the participants of a run."""
-    N, K = len(fed), spec.settings.epochs
+    N, K = len(fed), int(spec.settings.epochs)
     x = spec.initial(0)
     c, c_i = torch.zeros_like(x), [torch.zeros_like(x) for _ in range(N)]
     for this in done:

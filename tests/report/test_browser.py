@@ -78,7 +78,7 @@ def _place(chart: str) -> str:
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return fg.compare(
         ["fedapa", "apfl", "fedper", "pfedamf"], seeds=2, dataset="digits", clients=5, partition="dirichlet:0.3",
-        rounds=3, lr=0.1, validation=0.2, global_test=True, workers=1,
+        model="mlp:32", rounds=3, epochs=1, lr=0.1, validation=0.2, global_test=True, workers=1,
     )  # fmt: skip
 
 

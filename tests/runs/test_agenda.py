@@ -5,8 +5,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import blobs, small_network
 from filelock import SoftFileLease
+from program import Program
 from typer.testing import CliRunner
 
 import fedgraft as fg
@@ -65,9 +64,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return bits(agenda)
 
 
-def started(place: Path, *more: str) -> "subprocess.Popen[bytes]":
-    words = [sys.executable, "-m", "fedgraft", "work", str(place), "--quiet", *more]
-    return subprocess.Popen(words, stdin=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
+def started(place: Path) -> Program:
+    return Program("work", str(place), "--quiet")
 
 
 def logged(agenda: Agenda, event: str) -> dict[str, int]:
@@ -83,7 +81,7 @@ def test_several_processes_do_every_run_once(tmp_path: Path, alone: dict[str, An
     agenda = Agenda(tmp_path / "agenda", entries())
     agenda.write()
     crew = [started(agenda.place) for _ in range(processes)]
-    assert [process.wait(300) for process in crew] == [0] * processes
+    assert [process.wait(300).returncode for process in crew] == [0] * processes
     assert agenda.states() == {"done": len(agenda.entries)}
     assert set(logged(agenda, "began").values()) == {1}, "no run was done twice"
     assert set(logged(agenda, "finished").values()) == {1}
@@ -99,7 +97,7 @@ def test_workers_that_are_killed_lose_nothing(tmp_path: Path, alone: dict[str, A
     deadline = time.monotonic() + 300
     while agenda.left():
         assert time.monotonic() < deadline
-        busy = [process for process in crew if _at_work(agenda, process.pid)]
+        busy = [process for process in crew if _at_work(agenda, process.process.pid)]
         if killed < 4 and busy:
             time.sleep(chance.uniform(0, 0.1))
             victim = chance.choice(busy)
@@ -109,12 +107,12 @@ def test_workers_that_are_killed_lose_nothing(tmp_path: Path, alone: dict[str, A
             crew = [process for process in crew if process is not victim] + [started(agenda.place)]
         time.sleep(0.02)
     assert killed >= 2
-    assert [process.wait(120) for process in crew] == [0] * 2
+    assert [process.wait(120).returncode for process in crew] == [0] * 2
     assert set(logged(agenda, "finished").values()) == {1}, "none is lost, and none is finished twice"
     assert bits(agenda) == alone
 
 
-def _at_work(agenda: Agenda, pid: int) -> bool:
+def _at_work(agenda: Agenda, pid: int | None) -> bool:
     return any((holder := agenda.holder(entry)) and holder.endswith(f" {pid}") for entry in agenda.entries)
 
 

@@ -38,7 +38,7 @@ class Interrupt:
     def end(self, run: Run) -> None: ...
 
 
-def compared(out: Path, watcher: Interrupt | None = None, **changes: Any) -> Comparison:
+def compared(out: Path, watcher: Interrupt | None = None, **changes: Any) -> Comparison[Run]:
     return fg.compare(
         ["fedapa"], federation=lambda seed: blobs(seed=seed), model=small_network(), out=out,
         watchers=[watcher or Interrupt()], **({"seeds": 2} | SETTINGS | changes),

@@ -19,6 +19,7 @@ from fedgraft.methods.fedavg import FedAvg
 from fedgraft.report.page import write
 from fedgraft.runs import compare as comparisons
 from fedgraft.runs.config import read
+from fedgraft.runs.directory import folder_name
 from fedgraft.runs.reading import read_all
 from fedgraft.runs.run import Run
 
@@ -85,7 +86,7 @@ def test_two_methods_of_one_name_are_refused() -> None:
 
 def test_folders_are_distinct_and_not_too_long() -> None:
     labels = ["a:x=b/c", "a:x=b-c", "a:x=b c", "plain", "m:x=" + "y" * 500, "m:x=" + "y" * 499 + "z"]
-    folders = [comparisons.folder_name(label) for label in labels]
+    folders = [folder_name(label) for label in labels]
     assert len(set(folders)) == len(labels)
     assert folders[3] == "plain"
     assert max(map(len, folders)) < 200

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from conftest import blobs, small_network
+from rich.console import Console
 
 import fedgraft as fg
 from fedgraft import terminal
@@ -123,7 +124,7 @@ def test_notes_with_square_brackets_are_text() -> None:
     stream = Terminal()
     run = fg.run("fedavg", blobs(), model=small_network(), **QUICK)
     run.notes.append("the checkpoint in runs/[/x] is damaged")
-    display = terminal.Display(terminal.Console(file=stream, width=120))
+    display = terminal.Display(Console(file=stream, width=120))
     display.begin(run)
     assert "runs/[/x] is damaged" in stream.getvalue()
     display.begin(run)

@@ -261,6 +261,7 @@ def test_an_array_of_twelve_runs_survives_preemption_and_a_kill(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.xdist_group("slurm")
 @pytest.mark.usefixtures("cluster")
 def test_a_job_that_meets_its_time_limit_is_queued_again(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from fedgraft.base.errors import UserError
 from fedgraft.core.client import Client
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.report.export import table
-from fedgraft.runs import run as runs
 from fedgraft.runs.config import RunConfig
 from fedgraft.runs.population import held_out
 
@@ -199,4 +198,4 @@ def test_a_federation_that_is_not_here_has_nobody_to_hold_out() -> None:
             return 3
 
     with pytest.raises(UserError, match="hold_out takes clients out of a federation"):
-        runs.population.held_out(RunConfig(hold_out=0.2), Elsewhere())  # type: ignore[arg-type]
+        held_out(RunConfig(hold_out=0.2), Elsewhere())  # type: ignore[arg-type]

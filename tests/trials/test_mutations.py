@@ -32,6 +32,7 @@ def test_a_break_whose_text_is_gone_is_an_error() -> None:
         Mutant(1, "too much", "methods/fedavg.py", "a", "b").apply("a a")
 
 
+@pytest.mark.slow
 def test_the_script_tells_a_break_that_is_noticed_from_one_that_is_not(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "src" / "fedgraft").mkdir(parents=True)

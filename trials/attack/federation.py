@@ -188,7 +188,7 @@ def strange_figures(folder: Path, rng: Random) -> str:
     surplus, total = rng.choice(["validation", "everyone", "", "test/received"]), rng.choice([0, -1, 7, 10**12, 2**62])
 
     def change(reply: Message) -> None:
-        figures = dict(reply.content["figures"])
+        figures: dict[str, Any] = dict(reply.content["figures"])
         if surplus:
             figures |= {name.replace("test", surplus, 1): value for name, value in figures.items()}
         else:

@@ -51,7 +51,7 @@ LIES: Mapping[str, Forge] = {
     "no samples": lambda _: Scores(_both(classified(0, 0, 0.0))),
     "more right than there are": lambda _: Scores(_both(classified(11, 10, 1.0))),
     "a million samples": lambda _: Scores(_both(classified(10**6, 10**6, 1.0))),
-    "one point": lambda s: Scores({"trained": s.test["trained"]}),
+    "one point": lambda _: Scores({"trained": classified(9, 10, 1.0)}),
 }
 
 
@@ -85,6 +85,12 @@ def answering(forge: Callable[[Tensor], Tensor]) -> Iterator[None]:
         yield
 
 
+def _pooled(run: Run) -> float:
+    found = run.facts.last.trained["accuracy"].pooled
+    assert found is not None
+    return found
+
+
 @attack("replies: weights a million times too large", "the reply is refused by name, and the others learn on")
 def poisoned(_: Path, rng: random.Random) -> str:
     size = 10.0 ** rng.uniform(2, 7) * rng.choice([-1, 1])
@@ -94,7 +100,7 @@ def poisoned(_: Path, rng: random.Random) -> str:
         run: Run = fedgraft.run(method, **settings)
     if any([r["client"] for r in record["refused"]] != [LIAR] for record in run.records):
         raise BreachError(f"{method} took {size:.3g} for each weight")
-    best = fedgraft.run(method, **settings).facts.last.trained["accuracy"].pooled
-    if (found := run.facts.last.trained["accuracy"].pooled) < best - 0.3:
+    best, found = (_pooled(each) for each in (fedgraft.run(method, **settings), run))
+    if found < best - 0.3:
         raise BreachError(f"{method}: {100 * found:.0f} % with the liar, {100 * best:.0f} % without")
     return "refused in every round"

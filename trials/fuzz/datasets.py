@@ -25,7 +25,7 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 def prepare() -> Reader:
     """Make good files once."""
     rng = np.random.default_rng(0)
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "x_train": rng.integers(0, 255, (12, 4, 4), dtype=np.uint8), "y_train": np.arange(12) % 3,
         "x_test": rng.integers(0, 255, (6, 4, 4), dtype=np.uint8), "y_test": np.arange(6) % 3,
     }  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from fedgraft.base.errors import UserError
-from fedgraft.core.evaluation import Scores
+from fedgraft.core.evaluation import Point, Score, Scores
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.task import Classification
@@ -39,7 +39,7 @@ def prepare() -> Reader:
     )  # fmt: skip
     tag = records.Tag("run", 2, 5, 0)
     task, metrics = Classification(3), Classification(3).judges()
-    points = {"received": classified(3, 10, 4.5), "trained": classified(7, 10, 1.5)}
+    points: dict[Point, Score] = {"received": classified(3, 10, 4.5), "trained": classified(7, 10, 1.5)}
     outcome = Outcome(reply, 0.5, 12, 0.1, 5)
     kinds: list[tuple[Callable[[], RecordDict], Reading]] = [
         (

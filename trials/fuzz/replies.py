@@ -8,7 +8,7 @@ finite and serves everybody.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from hypothesis import strategies as st
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.client import ClientId
+from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Field, Message, objection
@@ -96,7 +97,7 @@ def _attempt(case: Case, _: Path) -> None:
     assert objection(scene.replies[culprit], expected) is None
     assert bool(objection(case.reply, expected)) or not wrong, f"{scene.method.name}: {wrong} passed"
     engine = Puppets({**scene.replies, culprit: case.reply})
-    this = next(iter(rounds(scene.method, scene.server, engine, Participation(), evaluate_every=100)))
+    this = next(iter(rounds(scene.method, scene.server, cast(Engine, engine), Participation(), evaluate_every=100)))
     refused = {refusal.client for refusal in this.refused}
     assert refused <= {culprit}, this.refused
     assert refused or not wrong
@@ -109,9 +110,10 @@ def _attempt(case: Case, _: Path) -> None:
 
 
 def _scene(method: Method) -> Scene:
-    run = plan(method, small_federation(), configure({"rounds": 3, "batch_size": 8, "epochs": 1}), network)
+    federation = small_federation()
+    run = plan(method, federation, configure({"rounds": 3, "batch_size": 8, "epochs": 1}), network)
     server = method.setup(run.spec)
-    with LocalEngine(method, run.spec, run.federation.clients) as engine:
+    with LocalEngine(method, run.spec, federation.clients) as engine:
         next(iter(rounds(method, server, engine, Participation())))
         outcomes = engine.train(1, deliver(method, server, range(4)))
     replies = {client: outcome.reply for client, outcome in outcomes.items() if isinstance(outcome, Outcome)}
@@ -157,10 +159,10 @@ def _altered_field(draw: DrawFn, kind: str, tensor: Tensor, field: Field) -> tup
         return changed, "a value that is not finite"
     if kind == "range" and tensor.dtype != torch.bool and (field.low is not None or field.high is not None):
         below = field.low is not None and (field.high is None or draw(st.booleans()))
-        beyond = draw(st.sampled_from([1, 100, 120]))
+        beyond: float = draw(st.sampled_from([1, 100, 120]))
         if tensor.is_floating_point():
             beyond *= draw(st.sampled_from([0.01, 1]))
-        changed.view(-1)[at] = field.low - beyond if below else (field.high or 0) + beyond
+        changed.view(-1)[at] = (field.low or 0) - beyond if below else (field.high or 0) + beyond
         return changed, "a value out of range"
     return draw(_strange(tensor, at)), ""
 

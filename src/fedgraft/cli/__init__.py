@@ -7,7 +7,8 @@ import typer
 
 from fedgraft.base import characters
 from fedgraft.base.errors import UserError
-from fedgraft.cli.app import StoppedError, app
+from fedgraft.cli.app import StoppedError
+from fedgraft.cli.app import app as app
 
 # isort: off
 # help lists the commands in the order of these imports

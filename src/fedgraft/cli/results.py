@@ -39,7 +39,7 @@ def report(
     if out is not None or not text:
         from fedgraft.report.page import write
 
-        own = directories[0] / "report.html" if len(directories) == 1 else free(Path("report.html"))
+        own = directories[0] / "report.html" if len(directories) == 1 else free(Path("report.html"), ".html")
         typer.echo(f"report: {write(reading, out or own, point, metric)}")
     if plots is not None:
         from fedgraft.report import figures

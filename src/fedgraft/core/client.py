@@ -117,6 +117,7 @@ class Client(Borrower):
         return streams.generator(self.spec.seed, self._purpose, purpose, self.round, self.id)
 
     def torch_stream(self, purpose: str) -> torch.Generator:
+        """The same as a generator of torch's."""
         return streams.torch_generator(self.spec.seed, self._purpose, purpose, self.round, self.id)
 
     def secret_stream(self, what: str) -> np.random.Generator:

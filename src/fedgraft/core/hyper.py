@@ -20,8 +20,19 @@ def hyper(
 ) -> Any:
     """Declare a hyper-parameter: its default, what it means, and which values make sense.
 
-    ``search`` and ``scale`` say where tuning looks for a better value, if :func:`search_range` would not look in a
-    sensible range; ``()`` is nowhere.
+    Args:
+        default: its value unless told.
+        doc: what it means, in a few words.
+        low: the least value.
+        high: the greatest value.
+        above: what every value has to be above.
+        choices: all values, if they are few.
+        search: where tuning looks for a better value, if :func:`search_range` would not look in a sensible range;
+            ``()`` is nowhere.
+        scale: how tuning looks there.
+
+    Returns:
+        A field of a frozen dataclass.
     """
     span = None if search is None else Range(*search, scale == "log", isinstance(default, int)) if search else ()
     rules = {"doc": doc, "low": low, "high": high, "above": above, "choices": choices, "search": span}

@@ -45,6 +45,7 @@ class Message(Mapping[str, Tensor]):
         return self.of({name: copied(tensor) for name, tensor in self._fields.items()})
 
     def to(self, device: torch.device) -> "Message":
+        """Bring every tensor to a device; those that are there already are not copied."""
         return self.of({name: tensor.to(device) for name, tensor in self._fields.items()})
 
     def copy_to(self, device: torch.device) -> "Message":

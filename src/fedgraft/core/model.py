@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgraft.base.errors import UserError
-from fedgraft.core.streams import Key, seed_globals, torch_seed, untouched
+from fedgraft.core.streams import Key, seed_generators, seed_globals, torch_seed, untouched
 
 Part = Literal["all", "extractor", "head", "nothing"]
 """A part of the network whose parameters are one slice of the vector, so that training can move it alone."""
@@ -312,7 +312,7 @@ class Architecture:
 
     def _construct(self, seed: int) -> nn.Module:
         with untouched():
-            torch.manual_seed(seed)
+            seed_generators(seed, everywhere=True)
             seed_globals("module", seed)
             return self.build()
 

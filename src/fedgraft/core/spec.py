@@ -73,9 +73,11 @@ class Spec:
         return self.names[client] if 0 <= client < len(self.names) else f"client {client}"
 
     def architecture(self, client: ClientId) -> Architecture:
+        """The client's network."""
         return self.architectures[self.assignment[client]]
 
     def layout(self, client: ClientId) -> Layout:
+        """How its weights lie in a vector."""
         return self.architecture(client).layout
 
     def initial(self, client: ClientId, independent: bool = False) -> Tensor:

@@ -9,6 +9,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import torch
@@ -39,10 +40,23 @@ def torch_seed(*key: Key) -> int:
 
 def seed_torch(device: torch.device, *key: Key) -> None:
     """Set torch's own generators to the start of this stream: the CPU's, and those of a device that is none."""
-    if device.type == "cpu":  # torch.manual_seed notes its caller's stack for devices to come: 2 ms
-        torch.default_generator.manual_seed(torch_seed(*key))
+    seed_generators(torch_seed(*key), everywhere=device.type != "cpu")
+
+
+def seed_generators(number: int, *, everywhere: bool) -> None:
+    """Set the generator of the CPU, or those of all devices that there are.
+
+    Where there is none, torch.manual_seed would note its caller's stack three times, for those to come: milliseconds.
+    """
+    if everywhere and _has_devices():
+        torch.manual_seed(number)
     else:
-        torch.manual_seed(torch_seed(*key))
+        torch.default_generator.manual_seed(number)
+
+
+@cache
+def _has_devices() -> bool:
+    return torch.accelerator.is_available()
 
 
 def seed_globals(*key: Key) -> None:

@@ -160,22 +160,36 @@ def federate(
     on_disk: bool = False,
     fitted: Fitted | None = None,
 ) -> Federation:
-    """Split a dataset over ``clients`` (10, or as many as a saved partition has) by ``partition`` (dirichlet:0.1).
+    """Make a federation: a dataset that is split over clients, or data as they lie at sites.
 
-    ``validation`` is the share of each client's training samples that is put aside. ``normalise`` maps pixels to
-    [-1, 1] (``half``) or by mean and deviation (``standard``): the customary ones of a known dataset, those of the
-    training pixels of your own. ``augment`` turns on random crops and mirror images in training, ``resize`` scales
-    images to that many pixels a side. ``task`` says what is learned (default: as the targets look; docs/tasks.md). A
-    ``partition`` that ends in .json is a saved one; schemes that go by classes go by tenths of the target in
-    regression, and by a sample's first label where it has several. ``./file.py:load`` is a
-    function of yours that gives arrays.
+    Args:
+        dataset: a name; an .npz file; ``./file.py:load``, a function that gives arrays; or a folder or table with the
+            data of sites (docs/data.md), which is not split further.
+        clients: how many (default: 10, or as many as a saved partition has).
+        partition: how it is split (default: dirichlet:0.1). A text that ends in .json is a saved partition. Schemes
+            that go by classes go by tenths of the target in regression, and by a sample's first label where it has
+            several.
+        seed: decides the split.
+        validation: the share of each client's training samples that is put aside.
+        normalise: maps pixels to [-1, 1] (``half``) or by mean and deviation (``standard``): the customary ones of a
+            known dataset, those of the training pixels of your own.
+        augment: whether to train on random crops and mirror images.
+        resize: scales images to that many pixels a side.
+        data_dir: where datasets lie (default: FEDGRAFT_DATA, else the user's cache).
+        task: what is learned (default: as the targets look; docs/tasks.md).
+        target: of a table, the column to learn.
+        site_column: of a single table, the column that names the site.
+        split: how a site's rows are split: stratified, random, group:COLUMN, time:COLUMN.
+        test_share: how much of them is for testing.
+        window: makes samples of so many rows or characters.
+        ignore: columns that are left out.
+        categories: columns of numbers that are codes.
+        on_disk: whether samples of a dataset that is split lie in a file (in $TMPDIR), from which those in use are
+            mapped.
+        fitted: the preparation of an earlier federation, by which the data of sites are prepared again.
 
-    A folder as ``dataset``, or a table, holds the data of sites (docs/data.md), and is not split further: ``target`` is
-    the column to learn and ``site_column`` the one that names the site; ``split`` (stratified, random, group:COLUMN,
-    time:COLUMN) and ``test_share`` say how a site's rows are split; ``window`` makes samples of so many rows or
-    characters; ``ignore`` and ``categories`` name columns. ``on_disk`` lets the samples of a dataset that is split
-    lie in a file without a name (in $TMPDIR), from which those in use are mapped. ``fitted`` is the preparation of an
-    earlier federation, by which the data of sites are prepared again.
+    Returns:
+        The clients with their data.
     """
     reading = Reading(target, site_column, split, test_share, window, tuple(ignore), tuple(categories))
     own = is_own(dataset)
@@ -249,11 +263,20 @@ def own_data(
     augment: bool = False,
     resize: int | None = None,
 ) -> Federation:
-    """Make a federation of data that already lies at sites: one client for each.
+    """Make a federation of data that already lie at sites: one client for each.
 
-    The settings are those of :func:`federate`; ``task="classification:5"`` says that there are five classes, also if
-    nobody has the fifth. Sites with validation samples of their own keep these; ``validation``
-    is the share of training samples that the others put aside.
+    Args:
+        sites: their arrays. Those with validation samples of their own keep these.
+        name: what the data are called.
+        task: what is learned; ``"classification:5"`` says that there are five classes, also if nobody has the fifth.
+        seed: decides which samples are put aside for validation.
+        validation: the share of training samples that sites without validation samples put aside.
+        normalise: how pixels are scaled, as in :func:`federate`.
+        augment: whether to train on random crops and mirror images.
+        resize: scales images to that many pixels a side.
+
+    Returns:
+        The clients with their data.
     """
     if not sites:
         raise UserError("own data needs at least one site")

@@ -28,7 +28,14 @@ def fetch(site: Path, out: Path) -> dict[str, str]:
 
 
 def load_model(path: str | Path) -> nn.Module:
-    """Load a site's own model, ready for use: a network that maps prepared inputs to a score for each class."""
+    """Load a site's own model, ready for use.
+
+    Args:
+        path: the file that `fedgraft deploy model` wrote.
+
+    Returns:
+        A network that maps prepared inputs to a score for each class.
+    """
     facts = _facts(Path(path))
     try:
         if not models.is_shipped(facts["model"]):  # a file says which network it holds, not which code is run

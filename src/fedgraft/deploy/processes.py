@@ -30,6 +30,8 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
 """No word to anybody outside, and no packages fetched when an app starts."""
+COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE")
+"""Set in a notebook: what programs say would have colours in it, also where it is read by a program."""
 DELAYS = (2.0, 5.0, 10.0, 20.0, 40.0)
 """Seconds before a program that died is started again: the first time, the second time, ... and then no more."""
 WINDOW = 600.0
@@ -221,7 +223,8 @@ class Programs:
     def environment(self, name: str) -> dict[str, str]:
         path = os.pathsep.join([str(_BIN), os.environ.get("PATH", os.defpath)])
         near = dict.fromkeys(("NO_PROXY", "no_proxy"), f"{HOST},localhost")  # a proxy knows another 127.0.0.1
-        return {**os.environ, **QUIET, **near, "PATH": path, "FLWR_HOME": str(self.home(name))}
+        plain = {key: value for key, value in os.environ.items() if key not in COLOURS}
+        return {**plain, **QUIET, **near, "PATH": path, "FLWR_HOME": str(self.home(name))}
 
 
 def program(name: str) -> str:

@@ -72,6 +72,7 @@ class Simulation:
         raise NotImplementedError
 
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
+        """Deliver messages, let clients train, and return their replies; what they learned is kept by ``commit``."""
         done = self.perform([Job("train", c, round, m, self.states[c]) for c, m in messages.items()])
         self._pending = {c: self._new_state(c, r) for c, r in done.items() if isinstance(r, Done)}
         outcomes: dict[ClientId, Outcome | Failure] = {}
@@ -88,12 +89,14 @@ class Simulation:
         return {name: before[name] for name in done.same} | (done.state or {})
 
     def commit(self, accepted: Collection[ClientId]) -> None:
+        """Let the clients whose reply was taken keep what they learned."""
         for client in accepted:
             self.states[client] = self._pending[client]
         self._show(accepted)
         self._pending = {}
 
     def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:
+        """Deliver messages, and return what the clients' own models reach."""
         done = self.perform([Job("evaluate", c, round, m, self.states[c]) for c, m in messages.items()])
         return {
             c: result.scores for c, result in done.items() if isinstance(result, Done) and result.scores is not None
@@ -128,6 +131,7 @@ class Simulation:
         return met.copy() if isinstance(met, Shelf) else dict(met)
 
     def restore(self, clients: Mapping[ClientId, State]) -> None:
+        """Put the states of a checkpoint back."""
         self.states = self._held(clients)
         self._show_blank()
         self._show(clients if clients else ())

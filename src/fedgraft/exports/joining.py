@@ -163,12 +163,19 @@ def join(
     progress: Callable[[str, int, int], None] = lambda _who, _done, _of: None,
     **training: Any,
 ) -> Join:
-    """Let a site that was not there in training join a finished run.
+    """Let a site that was not there in training join a finished run. Nothing changes for anybody else.
 
-    ``data`` are the site's own: arrays, or a file or folder, which is prepared just as the run's data were. The site
-    works for ``rounds`` (as many as the run had) with the run's training settings, of which ``epochs``, ``steps`` and
-    ``lr`` may be changed, and beside that alone, from the initial weights, for as many steps at least. Nothing changes
-    for anybody else: the run stays as it is.
+    Args:
+        run: the run, or its directory.
+        data: the site's own: arrays, or a file or folder, which is prepared just as the run's data were.
+        name: what the site is called (default: as its file).
+        rounds: how long it works with the frozen federation (default: as many as the run had). Beside that it trains
+            alone, from the initial weights, for as many steps at least.
+        progress: is called with who works, rounds done and rounds in all.
+        **training: settings other than the run's: ``epochs``, ``steps``, ``lr``.
+
+    Returns:
+        The site's own model, and what it reaches joined and alone.
     """
     run = run if isinstance(run, Run) else load(run)
     _insist_on_open(run)

@@ -110,16 +110,25 @@ def compare(
     progress: bool | None = None,
     **settings: Any,
 ) -> Comparison[Run]:
-    """Run every chosen method, and local and fedavg, for ``seeds`` seeds.
+    """Run every chosen method, and local and fedavg, on the same data, starts and batches.
 
-    A method is chosen by name, as a text with settings (``"fedapa:mu=0.3"``) or as an object. ``settings`` and
-    ``model`` are those of :func:`fedgraft.run`; ``federation`` is your own, or makes it for each seed. Every seed draws
-    a new partition, new initial weights and new batches, the same for all methods. If ``out`` holds the same
-    comparison, interrupted or with fewer methods or seeds, it goes on: finished runs are kept, and one that was cut
-    short continues from its checkpoint. Others may work on it at the same time (`fedgraft work`). ``parallel`` does
-    several runs at once (``"auto"``: if that is faster, which is measured), ``fresh`` computes what was computed
-    before.
-    ``progress`` shows how it goes and, at the end, the table; unless told, in a terminal and in a notebook.
+    Args:
+        chosen: methods by name, as texts with settings (``"fedapa:mu=0.3"``) or as objects.
+        seeds: how many; each draws a new partition, new initial weights and new batches, the same for all methods.
+        config: settings as an object, which ``settings`` override.
+        recipe: a paper's settings by name, which everything else overrides.
+        federation: your own data, or a function that makes them for a seed.
+        model: a name, a module or a function that builds one.
+        watchers: objects that are told of every round.
+        out: the comparison's directory. If it holds the same comparison, interrupted or with fewer methods or seeds,
+            that one goes on. Others may work on it at the same time (`fedgraft work`).
+        parallel: how many runs at once; ``"auto"`` measures whether several are faster.
+        fresh: whether to compute again what was computed before.
+        progress: whether to show how it goes and, at the end, the table; unless told, in a terminal and in a notebook.
+        **settings: those of :func:`run`.
+
+    Returns:
+        All runs side by side: tables, tests, report.
     """
     from fedgraft.report.comparison import view
     from fedgraft.terminal import watched
@@ -148,10 +157,26 @@ def sweep(
     progress: bool | None = None,
     **settings: Any,
 ) -> Sweep:
-    """Compare methods under every combination of settings, ``over={"lr": [0.01, 0.1], "fedapa.mu": [0.3, 0.5]}``.
+    """Compare methods under every combination of settings.
 
-    Values of a method's hyper-parameter make variants of it; values of a run's setting make a comparison each. All
-    else is as in :func:`compare`.
+    Args:
+        chosen: methods, as in :func:`compare`.
+        over: values by name: ``{"lr": [0.01, 0.1], "fedapa.mu": [0.3, 0.5]}``. Those of a method's hyper-parameter make
+            variants of it; those of a run's setting make a comparison each.
+        seeds: how many for each combination.
+        config: settings as an object, which ``settings`` override.
+        recipe: a paper's settings by name, which everything else overrides.
+        federation: your own data, or a function that makes them for a seed.
+        model: a name, a module or a function that builds one.
+        watchers: objects that are told of every round.
+        out: the directory of all; it goes on like a comparison's.
+        parallel: how many runs at once, or ``"auto"``.
+        fresh: whether to compute again what was computed before.
+        progress: whether to show how it goes; unless told, in a terminal and in a notebook.
+        **settings: those of :func:`run`.
+
+    Returns:
+        A comparison for each setting.
     """
     from fedgraft.report.sweep import view
     from fedgraft.terminal import watched

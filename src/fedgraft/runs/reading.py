@@ -47,9 +47,14 @@ class Finished:
 
 
 def read(*places: str | Path) -> Comparison[Finished]:
-    """Read finished runs back: the directory of a comparison, of a run, or several of them.
+    """Read finished runs back.
 
-    They have to be of one setting, so that they may be compared: nothing but methods and seeds differ.
+    Args:
+        *places: the directory of a comparison, of a run, or several of them. They have to be of one setting, so that
+            they may be compared: nothing but methods and seeds differ.
+
+    Returns:
+        The runs side by side.
     """
     found = read_all([Path(place) for place in places]).comparisons
     if len(found) > 1:

@@ -340,13 +340,25 @@ def recommend(
     progress: bool | None = None,
     **settings: Any,
 ) -> Recommendation:
-    """Say whether joining pays for the sites in ``data``, with which method, and what it costs.
+    """Say whether joining pays for the sites, with which method, and what it costs.
 
-    ``data`` is a path or a name as in :func:`fedgraft.federate`, or a federation. ``methods`` are those that race
-    (default: all that fit); Local and FedAvg with fine-tuning always do. ``budget_bytes`` is what one client may send
-    and receive in a whole run, ``minutes`` about how long the race may take here. ``settings`` and ``model`` are those
-    of :func:`fedgraft.run`; a fifth of the training samples is put aside for validation where sites bring none. If
-    ``out`` holds the same race, interrupted, it goes on.
+    Args:
+        data: a path or a name as in :func:`fedgraft.federate`, or a federation.
+        methods: those that race (default: all that fit); Local and FedAvg with fine-tuning always do.
+        seeds: how many in the final.
+        budget_bytes: what one client may send and receive in a whole run.
+        minutes: about how long the race may take here.
+        config: settings as an object, which ``settings`` override.
+        recipe: a paper's settings by name, which everything else overrides.
+        model: a name, a module or a function that builds one.
+        watchers: objects that are told of every round.
+        out: the race's directory. If it holds the same race, interrupted, that one goes on.
+        progress: whether to show how it goes; unless told, in a terminal and in a notebook.
+        **settings: those of :func:`fedgraft.run`; a fifth of the training samples is put aside for validation where
+            sites bring none.
+
+    Returns:
+        The answer, as a whole and for each site.
     """
     from fedgraft.terminal import watched
 

@@ -197,13 +197,22 @@ def run(
     progress: bool | None = None,
     **settings: Any,
 ) -> Run:
-    """Run ``method`` on ``federation`` and return its result.
+    """Run a method on a federation.
 
-    ``settings`` are those of a configuration file (``rounds=50, lr=0.01, participation="0.6..1", workers=2, ...``).
-    They override ``config``, as flags override a file. Without a federation, one is made as they say; beside one,
-    settings of its data have to be those that it was made with. ``model`` is a name, a module (its weights are
-    everybody's start) or a function that builds one. With ``out``, the run leaves a directory. ``progress`` shows how
-    it goes and, at the end, its table; unless told, in a terminal and in a notebook.
+    Args:
+        method: an object, a name, or a text with settings (``"fedapa:mu=0.3"``).
+        federation: the clients and their data. Without one it is made as the settings say; beside one, settings of its
+            data have to be those that it was made with.
+        model: a name, a module (its weights are everybody's start) or a function that builds one.
+        out: a directory that the run leaves, with settings, figures and checkpoints.
+        watchers: objects that are told of every round; trackers are such.
+        config: settings as an object, which ``settings`` override.
+        recipe: a paper's settings by name, which everything else overrides.
+        progress: whether to show how it goes and, at the end, its table; unless told, in a terminal and in a notebook.
+        **settings: those of a configuration file, such as ``rounds=50, lr=0.01, participation="0.6..1", workers=2``.
+
+    Returns:
+        The finished run, with its result and every client's own model.
     """
     from fedgraft.terminal import run_table, watched
 
@@ -256,8 +265,16 @@ def resume(
 ) -> Run:
     """Go on with a run that was interrupted, from its newest whole checkpoint, to the same bits.
 
-    ``federation``, ``model`` and ``method`` are needed if the run was given objects that no configuration can name.
-    ``changes`` may set what is the machine's and not the run's: ``workers``, ``device``, ``checkpoint_every``, ...
+    Args:
+        place: the run's directory.
+        federation: as it was given to the run, if no configuration can name it.
+        method: likewise.
+        model: likewise.
+        watchers: objects that are told of every round.
+        **changes: what is the machine's and not the run's: ``workers``, ``device``, ``checkpoint_every``, ...
+
+    Returns:
+        The finished run.
     """
     place = Path(place)
     if surplus := set(changes) - MACHINE:
@@ -278,8 +295,14 @@ def load(
 ) -> Run:
     """Open a finished run, alone or in a comparison, with every client's own model.
 
-    The data have to be where they were: some methods adapt a model on them. ``federation``, ``model`` and ``method``
-    are needed if the run was given objects that no configuration can name.
+    Args:
+        place: the run's directory. Its data have to be where they were: some methods adapt a model on them.
+        federation: as it was given to the run, if no configuration can name it.
+        method: likewise.
+        model: likewise.
+
+    Returns:
+        The run, as :func:`run` returned it.
     """
     place = Path(place)
     if (place / "config.toml").exists() and not (place / results.RESULT).exists():

@@ -1,6 +1,9 @@
 """The Partition itself: what it refuses, counts, saves and reads back."""
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,23 +12,23 @@ from fedgraft.base.errors import UserError
 from fedgraft.data.partition import IID, Partition
 
 
-def lists(*rows):
+def lists(*rows: Sequence[float]) -> tuple[np.ndarray, ...]:
     return tuple(np.array(row) for row in rows)
 
 
 @pytest.fixture
-def partition():
+def partition() -> Partition:
     return Partition("by hand", 3, lists([0, 1, 4], [2, 3]), lists([5], [6, 7]))
 
 
-def test_counts_are_clients_by_classes(partition):
+def test_counts_are_clients_by_classes(partition: Partition) -> None:
     train, test = partition.counts([0, 0, 1, 2, 2, 0, 1, 2])
     assert train.tolist() == [[2, 0, 1], [0, 1, 1]]
     assert test.tolist() == [[1, 0, 0], [0, 1, 1]]
     assert partition.clients == 2
 
 
-def test_arrays_are_copies_that_nobody_can_write():
+def test_arrays_are_copies_that_nobody_can_write() -> None:
     mine = np.array([0, 1])
     partition = Partition("by hand", 0, (mine,), lists([2]))
     mine[0] = 9
@@ -48,12 +51,12 @@ def test_arrays_are_copies_that_nobody_can_write():
         (lists([0, 1]), lists([1, 2]), "sample 1 is in a training and in a test list"),
     ],
 )
-def test_refuses(train, test, sentence):
+def test_refuses(train: Any, test: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Partition("by hand", 0, train, test)
 
 
-def test_refuses_a_dataset_that_is_too_small(partition):
+def test_refuses_a_dataset_that_is_too_small(partition: Partition) -> None:
     partition.check(8)
     with pytest.raises(UserError, match="uses sample 7, but the dataset has only 7"):
         partition.check(7)
@@ -61,7 +64,7 @@ def test_refuses_a_dataset_that_is_too_small(partition):
         partition.counts([0, 1, 2])
 
 
-def test_fingerprint_sees_scheme_seed_and_every_assignment(partition):
+def test_fingerprint_sees_scheme_seed_and_every_assignment(partition: Partition) -> None:
     others = [
         Partition("other", 3, partition.train, partition.test),
         Partition("by hand", 4, partition.train, partition.test),
@@ -72,7 +75,7 @@ def test_fingerprint_sees_scheme_seed_and_every_assignment(partition):
     assert len({p.fingerprint() for p in [partition, *others]}) == 6
 
 
-def test_saved_and_loaded_it_is_the_same(tmp_path):
+def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
     y = np.arange(100) % 10
     partition = IID().split(y, y, clients=7, seed=1)
     partition.save(tmp_path / "p.json")
@@ -82,7 +85,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(loaded.train, partition.train, strict=True))
 
 
-def test_a_file_cut_short_is_refused_wherever_the_cut_is(partition, tmp_path):
+def test_a_file_cut_short_is_refused_wherever_the_cut_is(partition: Partition, tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     partition.save(path)
     whole = path.read_text()
@@ -92,7 +95,7 @@ def test_a_file_cut_short_is_refused_wherever_the_cut_is(partition, tmp_path):
             Partition.load(path)
 
 
-def test_a_changed_file_is_refused_unless_the_fingerprint_is_taken_out(partition, tmp_path):
+def test_a_changed_file_is_refused_unless_the_fingerprint_is_taken_out(partition: Partition, tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     partition.save(path)
     content = json.loads(path.read_text())
@@ -119,7 +122,9 @@ def test_a_changed_file_is_refused_unless_the_fingerprint_is_taken_out(partition
         ({"test": [[6]]}, "2 training and 1 test lists"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_reason(partition, tmp_path, change, sentence):
+def test_a_wrong_file_is_refused_with_its_reason(
+    partition: Partition, tmp_path: Path, change: dict[str, object], sentence: str
+) -> None:
     path = tmp_path / "p.json"
     partition.save(path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -128,7 +133,7 @@ def test_a_wrong_file_is_refused_with_its_reason(partition, tmp_path, change, se
     assert "p.json" in str(refusal.value)
 
 
-def test_files_that_are_no_partition_at_all(tmp_path):
+def test_files_that_are_no_partition_at_all(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read"):
         Partition.load(tmp_path / "missing.json")
     with pytest.raises(UserError, match="cannot read"):

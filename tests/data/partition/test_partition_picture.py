@@ -10,13 +10,13 @@ from fedgraft.data.partition import IID, Dirichlet, Partition, draw
 from fedgraft.data.partition.picture import label_entropy
 
 
-def lines(partition, y, width=80):
+def lines(partition: Partition, y: tuple[np.ndarray, np.ndarray], width: int = 80) -> list[str]:
     screen = io.StringIO()
     Console(file=screen, width=200).print(draw(partition, *y, width=width))
     return [line.rstrip() for line in screen.getvalue().splitlines()]
 
 
-def test_a_small_picture_mark_by_mark():
+def test_a_small_picture_mark_by_mark() -> None:
     y = np.array([0] * 64 + [1] * 16 + [2]), np.array([0, 1])
     partition = Partition("by hand", 0, (np.arange(64), np.arange(64, 81)), (np.array([81]), np.array([82])))
     title, header, first, second, *_ = lines(partition, y)
@@ -27,7 +27,7 @@ def test_a_small_picture_mark_by_mark():
     assert second.split()[:6] == ["1", "·", "▄▄", "▁▁", "17", "1"]
 
 
-def test_20_clients_with_10_classes_fit_80_columns():
+def test_20_clients_with_10_classes_fit_80_columns() -> None:
     y = np.arange(50_000) % 10, np.arange(10_000) % 10
     picture = lines(Dirichlet(0.1).split(*y, clients=20, seed=0), y)
     assert max(map(len, picture)) <= 80
@@ -36,7 +36,7 @@ def test_20_clients_with_10_classes_fit_80_columns():
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_100_classes_share_bars_and_many_clients_are_cut_off(width):
+def test_100_classes_share_bars_and_many_clients_are_cut_off(width: int) -> None:
     y = np.arange(5_000) % 100, np.arange(1_000) % 100
     picture = lines(IID().split(*y, clients=100, seed=0), y, width)
     assert max(map(len, picture)) <= width
@@ -46,7 +46,7 @@ def test_100_classes_share_bars_and_many_clients_are_cut_off(width):
     assert any("6000 of 6000 samples are used" in line for line in picture)
 
 
-def test_entropy_of_labels():
+def test_entropy_of_labels() -> None:
     assert label_entropy(np.array([5, 0])) == 0
     assert label_entropy(np.array([3, 3, 3, 3])) == 2
     np.testing.assert_allclose(label_entropy(np.array([1, 1, 2])), 1.5)

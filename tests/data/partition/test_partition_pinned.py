@@ -20,8 +20,8 @@ PINNED = [
 
 
 @pytest.mark.parametrize(("text", "clients", "fingerprint"), PINNED)
-def test_partitions_never_change(text, clients, fingerprint):
+def test_partitions_never_change(text: str, clients: int, fingerprint: str) -> None:
     # People share seeds, not files: where one of these changes, so does every result that was published with it.
     # The second one is never accepted and comes out of the repair.
     y = np.arange(400) % 5, np.arange(200) % 5
-    assert SCHEMES.make(text).split(*y, clients, seed=7).fingerprint()[:16] == fingerprint
+    assert SCHEMES.make(text).split(*y, clients=clients, seed=7).fingerprint()[:16] == fingerprint

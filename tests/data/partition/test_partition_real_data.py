@@ -11,7 +11,7 @@ from fedgraft.data.partition import SCHEMES
 pytestmark = pytest.mark.real_data
 
 
-def real_labels(name):
+def real_labels(name: str) -> tuple[np.ndarray, np.ndarray]:
     path = Path(os.environ.get("FEDGRAFT_DATA", ".")) / f"{name}.npz"
     if not path.exists():
         pytest.skip(f"FEDGRAFT_DATA does not hold {name}.npz")
@@ -38,8 +38,8 @@ def real_labels(name):
         ("fashion-mnist", "dirichlet:0.1", 1000, 15, 2),
     ],
 )
-def test_cells_of_the_papers(name, text, clients, min_train, min_test):
-    partition = SCHEMES.make(text).split(*real_labels(name), clients, seed=0)
+def test_cells_of_the_papers(name: str, text: str, clients: int, min_train: int, min_test: int) -> None:
+    partition = SCHEMES.make(text).split(*real_labels(name), clients=clients, seed=0)
     assert partition.clients == clients
     assert min(map(len, partition.train)) >= min_train
     assert min(map(len, partition.test)) >= min_test

@@ -16,6 +16,7 @@ from fedgraft.data.partition import (
     Dominant1Star,
     Dominant2,
     Dominant3,
+    Partition,
     Pathological,
     PathologicalRandom,
     Practical,
@@ -26,38 +27,41 @@ from fedgraft.data.partition.dirichlet_client import lowered, whole_counts
 from fedgraft.data.partition.scheme import Files, deal
 from fedgraft.data.partition.shares import cut_all, cut_each, cut_tiny, draw_until_enough, repair, settle_minimum
 
+Labels = tuple[np.ndarray, np.ndarray]
+"""Of the training and of the test file."""
 
-def labels(classes, train, test):
+
+def labels(classes: int, train: int, test: int) -> Labels:
     """Interleaved labels: ``train`` and ``test`` samples of each class."""
     return np.tile(np.arange(classes), train), np.tile(np.arange(classes), test)
 
 
-def counts(partition, y):
+def counts(partition: Partition, y: Labels) -> tuple[np.ndarray, np.ndarray]:
     return partition.counts(np.concatenate(y))
 
 
-def class_sets(partition, y):
+def class_sets(partition: Partition, y: Labels) -> list[set[int]]:
     return [set(np.flatnonzero(row)) for row in counts(partition, y)[0]]
 
 
 # The machinery -------------------------------------------------------------------------------------------------------
 
 
-def test_files_list_both_files_by_class_and_number_the_test_file_on():
+def test_files_list_both_files_by_class_and_number_the_test_file_on() -> None:
     files = Files.of([1, 0, 1, 5], [5, 1])
     assert [members.tolist() for members in files.train] == [[1], [0, 2], [3]]
     assert [members.tolist() for members in files.test] == [[], [5], [4]]
     assert files.sizes.tolist() == [[1, 2, 1], [0, 1, 1]]
 
 
-def test_deal_goes_on_where_the_client_before_stopped_and_round_at_the_end():
+def test_deal_goes_on_where_the_client_before_stopped_and_round_at_the_end() -> None:
     members = (np.array([10, 11, 12]), np.array([20, 21]))
     dealt = deal(members, np.array([[2, 0], [2, 1], [0, 2]]), start=1)
     # Class 0 from its sample 1: 11, 12 | 10, 11. Class 1 from its sample 1: 21 | 20, 21.
     assert [samples.tolist() for samples in dealt] == [[11, 12], [10, 11, 21], [20, 21]]
 
 
-def test_cut_each_rounds_down_and_cut_all_loses_nothing():
+def test_cut_each_rounds_down_and_cut_all_loses_nothing() -> None:
     shares = np.array([[0.5], [0.25], [0.25]])
     sizes = np.array([[10], [5]])
     assert cut_each(shares, sizes)[..., 0].tolist() == [[5, 2, 2], [2, 1, 1]]
@@ -65,12 +69,12 @@ def test_cut_each_rounds_down_and_cut_all_loses_nothing():
     assert cut_all(shares, sizes)[..., 0].tolist() == [[5, 2, 3], [2, 1, 2]]
 
 
-def test_exact_shares_stay_exact_in_spite_of_floats():
+def test_exact_shares_stay_exact_in_spite_of_floats() -> None:
     shares = np.full((100, 1), 0.01)
     assert (cut_all(shares, np.array([[100], [1000]])) == np.array([1, 10])[:, None, None]).all()
 
 
-def test_tiny_shares_reach_everybody_and_tests_follow_training():
+def test_tiny_shares_reach_everybody_and_tests_follow_training() -> None:
     # 100 clients, 50 training and 10 test samples in each of 40 classes: 20 and 4 per client are fair.
     train, test = cut_tiny(np.full((100, 40), 0.01), np.array([[50] * 40, [10] * 40]))
     assert train.sum() == 2000
@@ -80,21 +84,21 @@ def test_tiny_shares_reach_everybody_and_tests_follow_training():
     assert train.sum(axis=1).max() <= 25
 
 
-def test_repair_takes_the_same_share_of_both_files_from_the_richest():
+def test_repair_takes_the_same_share_of_both_files_from_the_richest() -> None:
     # Client 1 has nothing and needs 2 of 10 training and 1 of 5 test samples: a fifth of class 0 of either file.
     before = np.array([[[10, 0], [0, 0], [0, 6]], [[5, 0], [0, 0], [0, 3]]])
     after = repair(before, np.array([[10, 6], [5, 3]]), (2, 1), np.ones((3, 2), dtype=bool))
     assert after.tolist() == [[[8, 0], [2, 0], [0, 6]], [[4, 0], [1, 0], [0, 3]]]
 
 
-def test_repair_prefers_the_class_that_the_poor_client_has():
+def test_repair_prefers_the_class_that_the_poor_client_has() -> None:
     # Client 1 lacks 1 training and 1 test sample. Of its class 1, a third (of 3 test samples) is 2 of 6 and 1 of 3.
     before = np.array([[[10, 0], [0, 1], [0, 5]], [[5, 0], [0, 0], [0, 3]]])
     after = repair(before, np.array([[10, 6], [5, 3]]), (2, 1), np.ones((3, 2), dtype=bool))
     assert after.tolist() == [[[10, 0], [0, 3], [0, 3]], [[5, 0], [0, 1], [0, 2]]]
 
 
-def test_repair_prefers_a_giver_of_both_files():
+def test_repair_prefers_a_giver_of_both_files() -> None:
     # Client 0 lacks one of each. Client 1 is richer, but has no test sample to spare; client 2 can give both.
     before = np.array([[[0], [9], [3]], [[0], [1], [3]]])
     after = repair(before, np.array([[12], [4]]), (1, 1), np.ones((3, 1), dtype=bool))
@@ -102,11 +106,11 @@ def test_repair_prefers_a_giver_of_both_files():
     assert after.tolist() == [[[2], [9], [1]], [[1], [1], [2]]]
 
 
-def test_draws_are_accepted_at_exactly_the_minimum():
-    def draw_one_of(*draws):
-        draws = iter(draws)
+def test_draws_are_accepted_at_exactly_the_minimum() -> None:
+    def draw_one_of(*draws: list[float]) -> list[list[int]]:
+        rest = iter(draws)
         enough = draw_until_enough(
-            lambda: np.array(next(draws))[:, None], cut_each, np.array([[100], [20]]), (20, 2), np.ones((2, 1), bool)
+            lambda: np.array(next(rest))[:, None], cut_each, np.array([[100], [20]]), (20, 2), np.ones((2, 1), bool)
         )
         return enough[..., 0].tolist()
 
@@ -114,7 +118,7 @@ def test_draws_are_accepted_at_exactly_the_minimum():
     assert draw_one_of([0.81, 0.19], [0.8, 0.2], [0.5, 0.5]) == [[80, 20], [16, 4]]
 
 
-def test_repair_gives_only_what_a_client_may_hold_or_says_why_not():
+def test_repair_gives_only_what_a_client_may_hold_or_says_why_not() -> None:
     before = np.array([[[4, 0], [0, 0]], [[4, 0], [0, 0]]])
     may_hold = np.array([[True, False], [False, True]])
     with pytest.raises(UserError, match=r"no way to give client 1 enough .* fewer clients"):
@@ -124,13 +128,13 @@ def test_repair_gives_only_what_a_client_may_hold_or_says_why_not():
 # Dirichlet (FedAPA) --------------------------------------------------------------------------------------------------
 
 
-def test_small_alpha_never_gives_nan():
+def test_small_alpha_never_gives_nan() -> None:
     shares = normalised(log_gammas(np.random.RandomState(0), 1e-6, (2, 10_000)))
     assert np.isfinite(shares).all()
     np.testing.assert_allclose(shares.sum(axis=0), 1)
 
 
-def test_drawn_shares_have_the_mean_and_the_variance_of_a_dirichlet():
+def test_drawn_shares_have_the_mean_and_the_variance_of_a_dirichlet() -> None:
     # Dir(a) over m clients: mean 1/m, variance (m - 1) / (m^2 (m a + 1)).
     alpha, m = 0.3, 4
     shares = normalised(log_gammas(np.random.RandomState(0), alpha, (m, 200_000)))
@@ -138,7 +142,7 @@ def test_drawn_shares_have_the_mean_and_the_variance_of_a_dirichlet():
     np.testing.assert_allclose(shares.var(axis=1), (m - 1) / (m**2 * (m * alpha + 1)), rtol=0.02)
 
 
-def test_minimum_sizes_are_the_papers_where_the_data_allow_it():
+def test_minimum_sizes_are_the_papers_where_the_data_allow_it() -> None:
     cifar10 = Files.of(*labels(10, 5000, 1000))
     digits = Files.of(np.arange(1437) % 10, np.arange(360) % 10)
     assert paper_minimum(None, None, cifar10, 20) == (129, 3)
@@ -150,14 +154,14 @@ def test_minimum_sizes_are_the_papers_where_the_data_allow_it():
         paper_minimum(144, None, digits, 10)
 
 
-def test_dirichlet_passes_the_papers_test_on_data_like_cifar10():
+def test_dirichlet_passes_the_papers_test_on_data_like_cifar10() -> None:
     y = labels(10, 5000, 1000)
     train, test = counts(Dirichlet(0.1).split(*y, clients=20, seed=0), y)
     assert train.sum(axis=1).min() > 128
     assert test.sum(axis=1).min() > 2
 
 
-def test_dirichlet_takes_classes_in_file_order_with_the_same_rounded_shares():
+def test_dirichlet_takes_classes_in_file_order_with_the_same_rounded_shares() -> None:
     y = labels(3, 1000, 200)
     partition = Dirichlet(1).split(*y, clients=4, seed=5)
     train, test = counts(partition, y)
@@ -174,32 +178,32 @@ def test_dirichlet_takes_classes_in_file_order_with_the_same_rounded_shares():
 # Pathological (FedAPA) -----------------------------------------------------------------------------------------------
 
 
-def test_pathological_gives_groups_of_clients_with_the_same_classes():
+def test_pathological_gives_groups_of_clients_with_the_same_classes() -> None:
     y = labels(10, 1000, 100)
     sets = class_sets(Pathological(2).split(*y, clients=20, seed=0), y)
     assert sets == [{2 * (client // 4), 2 * (client // 4) + 1} for client in range(20)]
 
 
-def test_pathological_with_100_classes():
+def test_pathological_with_100_classes() -> None:
     y = labels(100, 100, 20)
     sets = class_sets(Pathological(10).split(*y, clients=20, seed=0), y)
     assert sets == [set(range(10 * (client // 2), 10 * (client // 2) + 10)) for client in range(20)]
 
 
-def test_pathological_leaves_no_client_out_where_classes_do_not_divide():
+def test_pathological_leaves_no_client_out_where_classes_do_not_divide() -> None:
     # 24 places for 10 classes: two each, and one more for classes 0 to 3.
     y = labels(10, 1000, 100)
     sets = class_sets(Pathological(2).split(*y, clients=12, seed=0), y)
     assert sets == [{0, 1}] * 3 + [{2, 3}] * 3 + [{4, 5}] * 2 + [{6, 7}] * 2 + [{8, 9}] * 2
 
 
-def test_pathological_fills_clients_in_order_even_if_the_last_has_fewer_classes():
+def test_pathological_fills_clients_in_order_even_if_the_last_has_fewer_classes() -> None:
     # Two places per class: classes 0 and 1 fill clients 0 and 1, and class 2 is left for client 2 alone.
     y = labels(3, 1000, 100)
     assert class_sets(Pathological(2).split(*y, clients=3, seed=0), y) == [{0, 1}, {0, 1}, {2}]
 
 
-def test_pathological_shares_lie_between_normalised_three_and_seven_tenths():
+def test_pathological_shares_lie_between_normalised_three_and_seven_tenths() -> None:
     # Four holders: the least share is .3 / (.3 + 3 * .7) = 1/8, the largest .7 / (.7 + 3 * .3) = 7/16.
     y = labels(10, 8000, 800)
     train, _ = counts(Pathological(2).split(*y, clients=20, seed=1), y)
@@ -208,7 +212,7 @@ def test_pathological_shares_lie_between_normalised_three_and_seven_tenths():
     assert held.max() <= 3500
 
 
-def test_more_classes_than_there_are():
+def test_more_classes_than_there_are() -> None:
     for scheme in (Pathological(11), PathologicalRandom(11)):
         with pytest.raises(UserError, match="classes must be between 1 and 10, the classes of the dataset, not 11"):
             scheme.split(*labels(10, 100, 10), clients=5, seed=0)
@@ -217,7 +221,7 @@ def test_more_classes_than_there_are():
 # Pathological with random classes (APPLE) ----------------------------------------------------------------------------
 
 
-def test_pathological_random_deals_whole_orders_of_the_classes():
+def test_pathological_random_deals_whole_orders_of_the_classes() -> None:
     y = labels(10, 1000, 500)
     partition = PathologicalRandom(2).split(*y, clients=12, seed=42)
     sets = class_sets(partition, y)
@@ -230,7 +234,7 @@ def test_pathological_random_deals_whole_orders_of_the_classes():
     assert (np.abs(train / 1000 - test / 500) <= 1 / 500 + 1 / 1000).all()
 
 
-def test_pathological_random_with_an_odd_number_of_classes_may_meet_a_class_twice():
+def test_pathological_random_with_an_odd_number_of_classes_may_meet_a_class_twice() -> None:
     # Three orders of 11 classes; pairs 5 and 16 straddle two orders and may hold the same class twice.
     y = labels(11, 500, 500)
     sizes = [
@@ -244,7 +248,7 @@ def test_pathological_random_with_an_odd_number_of_classes_may_meet_a_class_twic
 # Practical (APPLE) ---------------------------------------------------------------------------------------------------
 
 
-def test_practical_with_12_clients_is_80_10_and_ten_times_1_percent():
+def test_practical_with_12_clients_is_80_10_and_ten_times_1_percent() -> None:
     y = labels(10, 1000, 100)
     train, test = counts(Practical().split(*y, clients=12, seed=0), y)
     for kind in range(10):
@@ -254,7 +258,7 @@ def test_practical_with_12_clients_is_80_10_and_ten_times_1_percent():
     assert len({int(np.argmax(train[:, kind])) for kind in range(10)}) > 1
 
 
-def test_practical_with_other_numbers_of_clients():
+def test_practical_with_other_numbers_of_clients() -> None:
     y = labels(4, 1000, 100)
     train, _ = counts(Practical().split(*y, clients=22, seed=0), y)
     assert sorted(train[:, 0]) == [5] * 20 + [100, 800]
@@ -267,7 +271,7 @@ def test_practical_with_other_numbers_of_clients():
 # Balanced Dirichlet (FedPPA) -----------------------------------------------------------------------------------------
 
 
-def test_balanced_gives_nothing_to_a_client_that_has_a_fair_share():
+def test_balanced_gives_nothing_to_a_client_that_has_a_fair_share() -> None:
     # N = 10, M = 2. Client 0 takes all 6 of class 0, more than 5, so class 1 goes to client 1 whatever was drawn.
     log_weights = np.array([[0.0, 0.0], [-np.inf, -100.0]])
     shares = shares_below_fair_size(log_weights, np.array([6, 4]))
@@ -277,13 +281,13 @@ def test_balanced_gives_nothing_to_a_client_that_has_a_fair_share():
     np.testing.assert_allclose(shares_below_fair_size(log_weights, np.array([4, 6]))[:, 1], [1, 0], atol=1e-9)
 
 
-def test_balanced_asks_for_the_papers_40_samples_where_the_data_allow_it():
+def test_balanced_asks_for_the_papers_40_samples_where_the_data_allow_it() -> None:
     assert settle_minimum("min_size", None, PAPER_MINIMUM, 70_000, 8) == 40
     # 1797 digits among 20 clients are 89 each: a quarter is 22.
     assert settle_minimum("min_size", None, PAPER_MINIMUM, 1797, 20) == 22
 
 
-def test_balanced_merges_both_files_and_uses_everything_75_to_25():
+def test_balanced_merges_both_files_and_uses_everything_75_to_25() -> None:
     y = labels(10, 600, 100)
     partition = DirichletBalanced(0.5).split(*y, clients=8, seed=0)
     everything = np.sort(np.concatenate([*partition.train, *partition.test]))
@@ -296,14 +300,14 @@ def test_balanced_merges_both_files_and_uses_everything_75_to_25():
 
 
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 0.5])
-def test_balanced_stops_everybody_below_a_fair_share_plus_one_class(alpha):
+def test_balanced_stops_everybody_below_a_fair_share_plus_one_class(alpha: float) -> None:
     y = labels(10, 600, 100)
     train, test = counts(DirichletBalanced(alpha).split(*y, clients=8, seed=3), y)
     assert (train + test).sum(axis=1).max() < 7000 / 8 + 700
     assert (train + test).sum(axis=1).min() >= 40
 
 
-def test_balanced_needs_no_test_file():
+def test_balanced_needs_no_test_file() -> None:
     partition = DirichletBalanced(0.5).split(np.arange(400) % 4, np.empty(0, dtype=int), clients=4, seed=0)
     assert sum(map(len, partition.train + partition.test)) == 400
 
@@ -311,7 +315,7 @@ def test_balanced_needs_no_test_file():
 # Dominant classes (FedGPA) -------------------------------------------------------------------------------------------
 
 
-def test_dominant_setting_1_on_10_classes():
+def test_dominant_setting_1_on_10_classes() -> None:
     # 20 % of 600 over 10 classes is 12 each; 480 over 5 classes is 96. Of 300: 6 and 48.
     y = labels(10, 5000, 1000)
     train, test = counts(Dominant(n=600, k=5, s=20).split(*y, clients=20, seed=2023), y)
@@ -323,7 +327,7 @@ def test_dominant_setting_1_on_10_classes():
 DOMINANT_50_OF_100 = np.arange(1, 100, 2)[::-1]
 
 
-def test_remainder_last_is_the_quirk_of_the_authors_program():
+def test_remainder_last_is_the_quirk_of_the_authors_program() -> None:
     scheme = Dominant(n=1200, k=50, s=20, remainder="last")
     order = np.arange(100)
     # Training: 240 = 100 * 2 + 40 and 960 = 50 * 19 + 10. Class 99 is last of all and last of the dominant ones.
@@ -336,7 +340,7 @@ def test_remainder_last_is_the_quirk_of_the_authors_program():
     assert test[1::2].tolist() == [4] * 49 + [60 + 44]
 
 
-def test_remainder_even_spreads_one_sample_each():
+def test_remainder_even_spreads_one_sample_each() -> None:
     scheme = Dominant(n=1200, k=50, s=20)
     order = np.arange(100)
     # 60 test samples: one for each of the first 60 classes in order. 240: 5 for the first 40 dominant, 4 for 10 more.
@@ -345,7 +349,7 @@ def test_remainder_even_spreads_one_sample_each():
     assert spread[0::2].tolist() == [0] * 50
 
 
-def test_remainder_last_may_repeat_a_sample_and_even_may_not():
+def test_remainder_last_may_repeat_a_sample_and_even_may_not() -> None:
     y = labels(100, 500, 100)
     partition = Dominant(n=1200, k=50, s=20, remainder="last").split(*y, clients=20, seed=0)
     _, test = counts(partition, y)
@@ -355,7 +359,7 @@ def test_remainder_last_may_repeat_a_sample_and_even_may_not():
     assert all(len(np.unique(samples)) == len(samples) for samples in partition.train + partition.test)
 
 
-def test_dominant_pointer_begins_at_the_start_and_goes_round():
+def test_dominant_pointer_begins_at_the_start_and_goes_round() -> None:
     y = labels(2, 10, 10)
     partition = Dominant(n=6, k=2, s=0, test_size=2, train_start=8).split(*y, clients=3, seed=0)
     # Class 0 has the even samples, three for each client: number 8, 9, 0 | 1, 2, 3 | 4, 5, 6.
@@ -363,7 +367,7 @@ def test_dominant_pointer_begins_at_the_start_and_goes_round():
     assert [samples.tolist() for samples in even] == [[0, 8, 9], [1, 2, 3], [4, 5, 6]]
 
 
-def test_dominant_draws_n_and_k_for_each_client():
+def test_dominant_draws_n_and_k_for_each_client() -> None:
     y = labels(10, 5000, 1000)
     train, _ = counts(SCHEMES.make("dominant:n=300/900/1500,k=3..7,s=20").split(*y, clients=60, seed=0), y)
     sizes = train.sum(axis=1)
@@ -390,11 +394,13 @@ def test_dominant_draws_n_and_k_for_each_client():
         (Dominant1Star(20, remainder="last"), 100, "dominant:n=4000,k=50,s=20,remainder=last"),
     ],
 )
-def test_settings_of_the_paper(scheme, classes, spelled_out):
+def test_settings_of_the_paper(
+    scheme: Dominant1 | Dominant1Star | Dominant2 | Dominant3, classes: int, spelled_out: str
+) -> None:
     assert scheme.spelled_out(classes).text == spelled_out
 
 
-def test_a_setting_deals_the_samples_of_the_spelled_out_scheme_under_its_own_name():
+def test_a_setting_deals_the_samples_of_the_spelled_out_scheme_under_its_own_name() -> None:
     y = labels(10, 1000, 200)
     short = Dominant2(20).split(*y, clients=5, seed=1)
     long = SCHEMES.make("dominant:n=600,k=3..7,s=20").split(*y, clients=5, seed=1)
@@ -402,7 +408,7 @@ def test_a_setting_deals_the_samples_of_the_spelled_out_scheme_under_its_own_nam
     assert all(np.array_equal(a, b) for a, b in zip(short.train + short.test, long.train + long.test, strict=True))
 
 
-def test_dominant_test_sets_shrink_to_what_the_smallest_class_allows():
+def test_dominant_test_sets_shrink_to_what_the_smallest_class_allows() -> None:
     # 36 test samples per class, s = 20, k = 5: 181 give 36 over 10 (4 at most) and 145 over 5 (29): 33 at most ...
     y = labels(10, 144, 36)
     _, test = counts(Dominant1(20).split(*y, clients=10, seed=0), y)
@@ -413,7 +419,7 @@ def test_dominant_test_sets_shrink_to_what_the_smallest_class_allows():
     assert size == max(t for t in range(1, 301) if -(-round(0.2 * t) // 10) - (-(t - round(0.2 * t)) // 5) <= 36)
 
 
-def test_dominant_says_which_size_would_fit():
+def test_dominant_says_which_size_would_fit() -> None:
     y = labels(10, 100, 100)
     # 600: 12 + 96 = 108 of a class of 100.
     with pytest.raises(UserError, match=r"would need 108 samples of a class that has 100: choose n=(\d+) or less"):
@@ -429,20 +435,20 @@ def test_dominant_says_which_size_would_fit():
 # Dirichlet per client (FedGPA A.2) -----------------------------------------------------------------------------------
 
 
-def test_whole_counts_keep_the_sum():
+def test_whole_counts_keep_the_sum() -> None:
     assert whole_counts(np.array([0.5, 0.3, 0.2]), 10).tolist() == [5, 3, 2]
     assert whole_counts(np.array([1, 1, 1]) / 3, 10).tolist() == [4, 3, 3]
     assert whole_counts(np.array([0.25, 0.65, 0.1]), 10).tolist() == [3, 6, 1]
 
 
-def test_proportions_are_lowered_to_what_there_is():
+def test_proportions_are_lowered_to_what_there_is() -> None:
     # .4 too much, spread over rooms of 0, .9 and .3 in proportion: 0, .3 and .1.
     np.testing.assert_allclose(lowered(np.array([0.9, 0.1, 0]), np.array([0.5, 1, 0.3])), [0.5, 0.4, 0.1])
     untouched = np.array([0.2, 0.8])
     np.testing.assert_allclose(lowered(untouched, np.array([1.0, 1.0])), untouched)
 
 
-def test_dirichlet_client_gives_equal_sizes_and_the_same_proportions_in_both_files():
+def test_dirichlet_client_gives_equal_sizes_and_the_same_proportions_in_both_files() -> None:
     y = labels(10, 5000, 1000)
     train, test = counts(DirichletClient(0.3).split(*y, clients=20, seed=0), y)
     assert (train.sum(axis=1) == 600).all()
@@ -451,7 +457,7 @@ def test_dirichlet_client_gives_equal_sizes_and_the_same_proportions_in_both_fil
     assert len({tuple(row) for row in train}) == 20
 
 
-def test_dirichlet_client_sizes():
+def test_dirichlet_client_sizes() -> None:
     y = labels(100, 500, 100)
     train, _ = counts(DirichletClient(1).split(*y, clients=20, seed=0), y)
     assert (train.sum(axis=1) == 1200).all()
@@ -466,7 +472,7 @@ def test_dirichlet_client_sizes():
 # IID -----------------------------------------------------------------------------------------------------------------
 
 
-def test_iid_cuts_each_file_into_equal_parts():
+def test_iid_cuts_each_file_into_equal_parts() -> None:
     partition = IID().split([0] * 5 + [1] * 5, [0, 1] * 4, clients=3, seed=0)
     assert [len(samples) for samples in partition.train] == [4, 3, 3]
     assert [len(samples) for samples in partition.test] == [3, 3, 2]
@@ -477,7 +483,7 @@ def test_iid_cuts_each_file_into_equal_parts():
 # Blocks --------------------------------------------------------------------------------------------------------------
 
 
-def test_blocks_are_stretches_of_the_files_in_their_order():
+def test_blocks_are_stretches_of_the_files_in_their_order() -> None:
     y = np.arange(12) % 3, np.arange(6) % 3
     whole = Blocks().split(*y, clients=3, seed=0)
     assert [samples.tolist() for samples in whole.train] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
@@ -497,7 +503,7 @@ def test_blocks_are_stretches_of_the_files_in_their_order():
 # Refusals of all schemes ---------------------------------------------------------------------------------------------
 
 
-def test_more_clients_than_samples():
+def test_more_clients_than_samples() -> None:
     with pytest.raises(UserError, match=r"11 clients need at least one training sample each, .* choose 10 clients"):
         IID().split([0] * 10, [0] * 20, clients=11, seed=0)
     with pytest.raises(UserError, match="one test sample each, but there are 0"):
@@ -509,6 +515,6 @@ def test_more_clients_than_samples():
 
 
 @pytest.mark.parametrize("y", [[[0, 1], [1, 0]], [0.5, 1.0], [0, -1]])
-def test_labels_that_are_no_class_numbers(y):
+def test_labels_that_are_no_class_numbers(y: list[int]) -> None:
     with pytest.raises(UserError, match="the training labels must be"):
         IID().split(y, [0, 1], clients=1, seed=0)

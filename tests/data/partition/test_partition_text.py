@@ -23,7 +23,7 @@ from fedgraft.data.partition import (
     Practical,
     listing,
 )
-from fedgraft.data.partition.scheme import spell
+from fedgraft.data.partition.scheme import Scheme, spell
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ from fedgraft.data.partition.scheme import spell
         ("blocks:train=40", Blocks(train=40)),
     ],
 )
-def test_text_and_scheme_are_the_same_thing(text, scheme):
+def test_text_and_scheme_are_the_same_thing(text: str, scheme: Scheme) -> None:
     assert SCHEMES.make(text) == scheme
     assert scheme.text == text
     assert hash(SCHEMES.make(text)) == hash(scheme)
@@ -70,11 +70,11 @@ def test_text_and_scheme_are_the_same_thing(text, scheme):
         ("dominant:n=600,k=5,s=20,remainder=even,train_start=0", "dominant:n=600,k=5,s=20"),
     ],
 )
-def test_other_spellings_have_one_canonical_text(spelling, canonical):
+def test_other_spellings_have_one_canonical_text(spelling: str, canonical: str) -> None:
     assert SCHEMES.make(spelling).text == canonical
 
 
-def test_numpy_numbers_are_numbers():
+def test_numpy_numbers_are_numbers() -> None:
     assert Dirichlet(np.float64(0.1)).text == "dirichlet:0.1"
     assert Pathological(np.int64(2)).text == "pathological:2"
 
@@ -116,13 +116,13 @@ def test_numpy_numbers_are_numbers():
         ("dirichlet-client:0.3,n=0", "n must be a whole number from 1 up"),
     ],
 )
-def test_mistakes_get_one_sentence_that_helps(text, sentence):
+def test_mistakes_get_one_sentence_that_helps(text: str, sentence: str) -> None:
     with pytest.raises(UserError) as refusal:
         SCHEMES.make(text)
     assert sentence in str(refusal.value)
 
 
-def test_the_list_names_every_scheme_and_its_syntax_begins_with_the_name():
+def test_the_list_names_every_scheme_and_its_syntax_begins_with_the_name() -> None:
     assert [entry.name for entry in listing()] == list(SCHEMES)
     for entry in listing():
         assert entry.syntax.startswith(entry.name)

@@ -1,6 +1,7 @@
 """Images, texts, torch datasets and those of Hugging Face, as sources of sites."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ def test_a_tokenizer_of_ones_own() -> None:
     assert fed.example.dtype == torch.int64
 
 
-class Coins(Dataset):
+class Coins(Dataset[Any]):
     """Images of PIL with whole numbers, as torchvision gives them."""
 
     def __init__(self, count: int) -> None:

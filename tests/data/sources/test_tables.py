@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -194,7 +195,7 @@ def test_windows_of_a_time_series(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_turns_end_in_a_sentence_and_write_nothing(
-    hospitals: Path, tmp_path: Path, changes: dict, settings: dict, sentence: str | None
+    hospitals: Path, tmp_path: Path, changes: dict[str, Any], settings: dict[str, Any], sentence: str | None
 ) -> None:
     for seed, file in enumerate(sorted(hospitals.glob("*.csv"))):
         hospital(seed, **changes).to_csv(file, index=False)

@@ -13,7 +13,7 @@ from fedgraft.deploy import certificates
 from fedgraft.deploy.deployment import CONNECTION, Deployment
 from fedgraft.deploy.processes import Process
 
-pytestmark = pytest.mark.xdist_group("flower")  # one set of processes, in one worker
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("authentication")]  # one set of processes, in one worker
 SECONDS = 60.0
 LET_IN = "SuperNode ID:"
 

@@ -158,7 +158,7 @@ def test_an_answer_of_an_older_round(fed: Federation, tmp_path: Path) -> None:
 def test_an_answer_in_somebody_elses_name(change: dict[str, Any], reason: str, fed: Federation, tmp_path: Path) -> None:
     def forge(message: Message, app: Handler, context: Context) -> list[Message]:
         reply = app(message, context)
-        reply.content["tag"] = ConfigRecord({**reply.content["tag"], **change})
+        reply.content["tag"] = ConfigRecord({**reply.content.config_records["tag"], **change})
         return [reply]
 
     federated = begin(tmp_path, fed)
@@ -273,7 +273,7 @@ def test_a_greeting_is_cut_and_stays_in_its_line(
     def shout(message: Message, app: Handler, context: Context) -> list[Message]:
         reply = app(message, context)
         if "hello" in reply.content:
-            reply.content["hello"] = ConfigRecord({**reply.content["hello"], field: FORGED})
+            reply.content["hello"] = ConfigRecord({**reply.content.config_records["hello"], field: FORGED})
         return [reply]
 
     federated = begin(tmp_path, fed, patience=0.05)
@@ -499,7 +499,7 @@ def test_a_greeting_with_impossible_counts(
 ) -> None:
     def boast(message: Message, app: Handler, context: Context) -> list[Message]:
         reply = app(message, context)
-        reply.content["hello"] = ConfigRecord({**reply.content["hello"], **change})
+        reply.content["hello"] = ConfigRecord({**reply.content.config_records["hello"], **change})
         return [reply]
 
     federated = begin(tmp_path, fed, patience=0.05)
@@ -526,7 +526,7 @@ def test_a_record_of_the_federation_that_was_damaged_is_one_sentence(fed: Federa
 
 def on_message(grid: InProcessGrid, kind: str, number: int, act: Callable[[], None]) -> None:
     """Do something once, right before the first message of a kind in a round is delivered."""
-    push, over = grid.push_messages, []
+    push, over = grid.push_messages, list[Any]()
 
     def pushed(messages: Any) -> Any:
         hit = [m for m in messages if m.metadata.message_type == kind and m.content["tag"]["round"] == number]

@@ -1,7 +1,7 @@
 """Real SuperLink, SuperExec and SuperNodes on this machine: the same bits, and what becomes of crashes.
 
-One federation of processes serves all tests of this file. Most of them take minutes and are marked slow; run them with
-``pytest -m slow tests/engines/flower/test_machines.py``.
+One federation of processes serves all tests of this file. They take minutes and are marked slow; run them with
+``pytest -m slow tests/engines/flower/test_machines.py``. In one process, every method is tried in ``test_equality.py``.
 """
 
 import json
@@ -31,7 +31,7 @@ from fedgraft.methods.scaffold import SCAFFOLD
 from fedgraft.runs.run import Run, run
 from trials.federated import agreed, write_sites
 
-pytestmark = pytest.mark.xdist_group("flower")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
 PATIENCE = 600.0
 CLOCKS = ("seconds", "server_seconds", "evaluation_seconds")
 TRAINING = {"lr": 0.05, "epochs": 1, "batch_size": 32}
@@ -169,13 +169,13 @@ def figures(result: Mapping[str, Any]) -> Any:
     return {"rounds": rounds, "samples": result["samples"], "last": result["last"], "best": result["best"]}
 
 
-slow = [
-    pytest.param(name, marks=pytest.mark.slow)
+OTHERS = [
+    pytest.param(name, marks=pytest.mark.long)
     for name in ("apple", "fedgpa", "fedppa", "scaffold", "fedpac", "fedproto")
 ]
 
 
-@pytest.mark.parametrize("name", ["fedapa", *slow])
+@pytest.mark.parametrize("name", ["fedapa", *OTHERS])
 def test_same_bits_as_on_one_machine(name: str, machines: Machines) -> None:
     settings: dict[str, Any] = {"rounds": 3, "evaluate_every": 3, "model": "cnn-digits"}
     if name == "fedppa":
@@ -224,7 +224,6 @@ def refusals(result: Mapping[str, Any]) -> list[tuple[int, int, str]]:
     ]
 
 
-@pytest.mark.slow
 def test_clients_that_raise_send_nan_or_200_mb_are_absent(machines: Machines) -> None:
     settings = {
         "method": "faulty", "rounds": 2, "evaluate_every": 2, "model": "linear",
@@ -244,7 +243,7 @@ def test_clients_that_raise_send_nan_or_200_mb_are_absent(machines: Machines) ->
     assert_as_if_absent(machines, place, without(machines, settings, (0, 0), (1, 0), (2, 0)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_client_that_hangs_is_absent_and_comes_back(machines: Machines) -> None:
     """It sleeps for 150 s in round 1; the round waits 90 s, and the client's late answer is not used."""
     settings = {
@@ -261,7 +260,7 @@ def test_a_client_that_hangs_is_absent_and_comes_back(machines: Machines) -> Non
     assert_as_if_absent(machines, place, without(machines, settings, *missed))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kill_9_of_a_supernode_in_mid_round(machines: Machines, tmp_path: Path) -> None:
     """The others go on; started again, the node has a new id and goes on with the state on its disk."""
     settings = {
@@ -281,7 +280,7 @@ def test_kill_9_of_a_supernode_in_mid_round(machines: Machines, tmp_path: Path) 
     assert_as_if_absent(machines, place, without(machines, settings, *missed))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kill_9_of_the_superlink_loses_nothing(machines: Machines, tmp_path: Path) -> None:
     settings = {
         "method": "faulty", "rounds": 3, "evaluate_every": 3, "model": "linear",
@@ -298,7 +297,7 @@ def test_kill_9_of_the_superlink_loses_nothing(machines: Machines, tmp_path: Pat
     assert_as_if_absent(machines, place, without(machines, settings))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kill_9_of_the_serverapp_and_a_second_start_go_on(machines: Machines, tmp_path: Path) -> None:
     settings = {
         "method": "faulty", "rounds": 4, "evaluate_every": 4, "model": "linear",

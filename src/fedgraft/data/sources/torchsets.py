@@ -12,7 +12,14 @@ from fedgraft.data.site import Site
 def torch_site(train: Any, test: Any, validation: Any = None, *, name: str | None = None) -> Site:
     """Make a site of torch Datasets that give (sample, target): tensors, arrays, images of PIL, numbers.
 
-    Every sample is asked for once, in order; random transforms are thereby frozen (``augment`` has ours).
+    Args:
+        train: samples to train on. Each is asked for once, in order; random transforms are thereby frozen.
+        test: samples to test on.
+        validation: samples to choose rounds and methods by.
+        name: what the site is called.
+
+    Returns:
+        The site, for :func:`fedgraft.own_data`.
     """
     arrays: dict[str, Array] = {}
     for part, given in (("train", train), ("test", test), ("val", validation)):
