@@ -58,9 +58,9 @@ lint: $(VENV)/installed-dev
 tables: $(VENV)/installed-dev
 	$(BIN)/python docs/tables.py
 
-# the pages of docs/results from the measurements beside them; FROM=DIR takes in finished runs first
+# the pages of docs/results from the measurements beside them; FROM=DIR takes in finished runs first, BOARD=DIR a board
 results: $(VENV)/installed-dev
-	$(BIN)/python -m docs.evidence $(if $(FROM),--from $(FROM))
+	$(BIN)/python -m docs.evidence $(if $(FROM),--from $(FROM)) $(if $(BOARD),--board $(BOARD))
 	$(BIN)/python docs/tables.py
 
 bench: $(VENV)/installed-dev

@@ -3,6 +3,7 @@
     python -m docs.evidence                          # every page and figure, from the data
     python -m docs.evidence --from DIR [--from DIR]  # take in finished runs first, wherever they lie
     python -m docs.evidence --partitions 300         # draw so many partitions first, for the page on draws
+    python -m docs.evidence --board DIR              # take in what a board's directory holds
 
 The words are in docs/results/*.md.jinja; every figure that was measured comes from the JSON files. A test holds that no
 page is stale.
@@ -21,6 +22,8 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.machine import facts
+from docs.board_page import Board
+from docs.board_page import keep as keep_board
 from docs.tables import table
 from fedgraft.core.evaluation import Point
 from fedgraft.papers.tables import ACCURACY, Cell, Item
@@ -31,7 +34,7 @@ from fedgraft.runs.statistics import Components, Difference, components, draws_n
 
 RESULTS = Path(__file__).parent / "results"
 PARTITIONS = RESULTS / "draws.json"
-PAGES = ("fedapa", "apple", "fedppa", "fedgpa", "draws")
+PAGES = ("fedapa", "apple", "fedppa", "fedgpa", "draws", "board")
 NOT_HAD = {"emnist", "cinic10", "pathmnist"}
 """Datasets that could not be had without a download where these runs were made."""
 OTHER_MACHINE = "AMD"
@@ -450,8 +453,10 @@ def render(page: str) -> str:
         loader=FileSystemLoader(RESULTS), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     evidence = reproduce.everything(RESULTS)
-    if page == "draws":
-        told: Any = Draws(evidence["fedapa"], json.loads(PARTITIONS.read_text("utf-8")))
+    if page == "board":
+        told: Any = Board(RESULTS)
+    elif page == "draws":
+        told = Draws(evidence["fedapa"], json.loads(PARTITIONS.read_text("utf-8")))
     else:
         told = Words(evidence[page])
     return words.get_template(f"{page}.md.jinja").render(p=told).rstrip() + "\n"
@@ -463,15 +468,19 @@ def main() -> None:
     parser.add_argument("--from", dest="taken", type=Path, action="append", default=[])
     parser.add_argument("--machine", help="where the runs of --from were made, if not here")
     parser.add_argument("--partitions", type=int)
+    parser.add_argument("--board", type=Path)
     asked = parser.parse_args()
     if asked.partitions:
         PARTITIONS.write_text(json.dumps(partitions(asked.partitions)) + "\n", "utf-8")
+    here = facts()
+    machine = asked.machine or f"{here['cores']} cores of an {here['cpu']}, {here['memory_gib']} GiB"
+    if asked.board:
+        keep_board(asked.board, RESULTS, machine)
     if asked.taken:
-        here = facts()
-        machine = asked.machine or f"{here['cores']} cores of an {here['cpu']}, {here['memory_gib']} GiB"
         reproduce.keep(RESULTS, reproduce.found_in(asked.taken, machine))
     for page in PAGES:
         (RESULTS / f"{page}.md").write_text(render(page), "utf-8")
+    (RESULTS / "board.html").write_text(Board(RESULTS).page(), "utf-8")
     figures(Draws(reproduce.everything(RESULTS)["fedapa"], json.loads(PARTITIONS.read_text("utf-8"))))
 
 

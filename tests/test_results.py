@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks import partners
+from docs.board_page import Board
 from docs.evidence import PAGES, PARTITIONS, RESULTS, render
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, command, differing, scale_of
@@ -15,6 +16,10 @@ RUNS = [run for each in measurement.read(RESULTS).values() for run in each]
 @pytest.mark.parametrize("page", PAGES)
 def test_no_page_is_stale(page: str) -> None:
     assert render(page) == (RESULTS / f"{page}.md").read_text("utf-8"), "`make results` makes them anew"
+
+
+def test_the_board_with_tables_that_sort_is_not_stale() -> None:
+    assert Board(RESULTS).page() == (RESULTS / "board.html").read_text("utf-8"), "`make results` makes it anew"
 
 
 def test_every_measurement_belongs_to_a_cell_and_says_how_to_repeat_it() -> None:

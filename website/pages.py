@@ -27,7 +27,7 @@ def places() -> dict[str, str]:
     inside = {
         path.relative_to(ROOT).as_posix(): _place(path.relative_to(ROOT / "docs"))
         for path in sorted((ROOT / "docs").rglob("*"))
-        if path.is_file() and path.suffix in (".md", ".json", ".png", ".svg", ".css")
+        if path.is_file() and path.suffix in (".md", ".json", ".png", ".svg", ".css", ".html")
     }
     return PROJECT | inside
 

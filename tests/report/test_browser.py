@@ -12,6 +12,10 @@ import pytest
 from conftest import blobs, small_network
 
 import fedgraft as fg
+from fedgraft.board import standing
+from fedgraft.board.record import Clients, Entry, Outcome, Record
+from fedgraft.report import board
+from fedgraft.runs.metric import ACCURACY
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="the browser is driven by playwright: pip install playwright"
@@ -349,3 +353,40 @@ def test_without_local_named_clients_and_one_that_was_never_tested(browser: Any,
     assert "not tested" in seen.page.locator("figure[data-chart=benefit] details tbody").inner_text()
     context.close()
     assert seen.complaints == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_board_sorts_and_finds_methods(browser: Any, tmp_path: Path, width: int) -> None:
+    outcomes = {"local": [0.5, 0.6], "fedavg-ft": [0.7, 0.8], "fedapa": [0.9, 0.2]}
+    entries = [
+        Entry(method=method, state="done", outcomes=[Outcome(seed=seed, figures=figures) for seed in (0, 1)])
+        for method, figures in outcomes.items()
+    ]
+    told = Record(
+        setting="made-up", title="Made up", natural=False, size="tiny", metric=ACCURACY,
+        terms={"draws": 2, "trials": 8, "hold_out": 0.2},
+        draws=[Clients(seed=seed, names=["a", "b"], unseen=[]) for seed in (0, 1)], entries=entries,
+    )  # fmt: skip
+    path = board.write({"made-up": standing.of(told)}, tmp_path / "board.html")
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="light")
+    page, complaints, requests = context.new_page(), [], []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda asked: requests.append(asked.url))
+    page.goto(path.as_uri())
+    rows = page.locator("table.sortable tbody tr")
+    assert [name.strip() for name in page.locator("table.sortable tbody th").all_inner_texts()] == [
+        "fedavg-ft", "local", "fedapa",
+    ]  # fmt: skip
+    page.get_by_role("button", name="Harmed").click()
+    assert rows.first.get_attribute("data-method") == "fedavg-ft", "nobody is harmed there"
+    assert rows.last.get_attribute("data-method") == "local", "it has no such figure"
+    page.get_by_role("button", name="Harmed").click()
+    assert rows.first.get_attribute("data-method") == "fedapa"
+    page.get_by_label("Show methods").fill("apa")
+    assert [row.get_attribute("data-method") for row in rows.all() if row.is_visible()] == ["fedapa"]
+    page.get_by_role("button", name="Dark colours").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "only tables are wider than a phone"
+    context.close()
+    assert (complaints, requests) == ([], [path.as_uri()])

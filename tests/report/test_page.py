@@ -84,7 +84,7 @@ def test_names_that_users_chose_are_only_text() -> None:
     page = render(reading(run, notes=[evil]))
     assert "<img src=x" not in page
     assert data(page)[0]["methods"][0]["label"] == evil
-    assert page.count("</script>") == 5, "the theme, the data and three scripts"
+    assert page.count("</script>") == 6, "the theme, the data and four scripts"
 
 
 def test_twenty_clients_and_fifty_rounds_stay_below_five_megabytes(tmp_path: Path) -> None:

@@ -301,16 +301,21 @@ def test_a_race_in_which_nobody_learned_says_so() -> None:
     assert "went from 2.3 up to 999. Try a smaller --lr" in alone(999)
 
 
+def test_a_method_that_loses_a_site_is_behind_one_that_loses_none() -> None:
+    standings = {"better": Standing((0.9,), 0.0, 0.0, lost=1), "sound": Standing((0.5,), 0.0, 0.0)}
+    assert ranked(standings, [MetricInfo.of(Accuracy())]) == ["sound", "better"]
+
+
 def test_which_rates_are_tried() -> None:
     fed = alike(2, own=24)
     usual = RunConfig()
     few = [{"lr": 0.02, "batch_size": 32}, {"lr": 0.1, "batch_size": 32}, {"lr": 0.02, "batch_size": 8},
-           {"lr": 0.1, "batch_size": 8}]  # fmt: skip
+           {"lr": 0.1, "batch_size": 8}, {"lr": 0.004, "batch_size": 8}]  # fmt: skip
     assert rates(usual, fed) == few  # one batch of 24, twice: two steps in a round
     assert rates(configure(usual, {"steps": 20}), fed) == [{"lr": 0.02}, {"lr": 0.1}, {"lr": 0.004}]
     assert rates(usual, alike(2, own=160)) == [{"lr": 0.02}, {"lr": 0.1}, {"lr": 0.004}]  # ten steps
     assert rates(configure(usual, {"lr": 0.02}), fed) == []
-    assert flags(few[-1]) == "--lr 0.1 --batch-size 8"
+    assert flags(few[-1]) == "--lr 0.004 --batch-size 8"
 
 
 def test_a_rate_is_found_where_the_usual_one_learns_nothing(tmp_path: Path) -> None:
@@ -326,8 +331,8 @@ def test_a_rate_is_found_where_the_usual_one_learns_nothing(tmp_path: Path) -> N
     done = recommend(faint, out=tmp_path / "race", **some | {"seeds": 1})
     assert done.notes[-1].startswith("Clients trained with --lr 0.1 ")
     assert done.final.config.training.lr == 0.1
-    assert len(list((tmp_path / "race" / "rates").iterdir())) == 4
-    assert "4 federated methods were tried, in 13 runs" in " ".join(done.lines)
+    assert len(list((tmp_path / "race" / "rates").iterdir())) == 5
+    assert "4 federated methods were tried, in 15 runs" in " ".join(done.lines)
     race = (tmp_path / "race" / "race.toml").read_text()
     again = recommend(faint, out=tmp_path / "race", **some | {"seeds": 1})
     assert again.notes == done.notes

@@ -1,5 +1,6 @@
 """Statistics against numbers worked out by hand, and against scipy where it has the same."""
 
+import math
 from itertools import chain
 
 import numpy as np
@@ -14,6 +15,8 @@ from fedgraft.runs.statistics import (
     between_shares,
     bootstrap,
     components,
+    critical_difference,
+    crossed,
     deflated,
     design_effect,
     draws_needed,
@@ -22,6 +25,7 @@ from fedgraft.runs.statistics import (
     net_samples,
     paired,
     power,
+    ranks,
     sign_test,
     signed_rank,
     standing,
@@ -288,3 +292,50 @@ def test_the_difference_of_two_areas_is_as_sure_as_the_rarer_class_lets_it_be() 
     low, high = between_areas(0.893, 0.893, 51, 58)
     assert high / 1.96 / 2**0.5 == pytest.approx(0.0325, abs=1e-4)
     assert between_areas(0.9, 0.5, 29, 2).low < 0 < between_areas(0.9, 0.5, 29, 40).low
+
+
+# ---- ranks of many methods
+
+
+def test_ranks_by_hand() -> None:
+    """Three methods on four draws: the first is always best; the second and the third tie once."""
+    found = ranks([[9, 5, 1], [8, 4, 4], [7, 1, 2], [9, 3, 2]])
+    assert found is not None
+    assert found.mean == (1.0, (2 + 2.5 + 3 + 2) / 4, (3 + 2.5 + 2 + 3) / 4)
+    assert found.blocks == 4
+
+
+def test_friedman_is_scipys_and_knows_ties() -> None:
+    rng = np.random.default_rng(3)
+    for table in (rng.normal(size=(6, 4)), rng.integers(0, 3, size=(7, 5)).astype(float)):
+        found = ranks(table)
+        assert found is not None
+        assert found.p == pytest.approx(stats.friedmanchisquare(*table.T).pvalue)
+
+
+def test_nothing_is_said_of_one_draw_or_of_methods_that_are_all_alike() -> None:
+    assert ranks([[1.0, 2.0]]) is None
+    assert ranks([[1.0], [2.0]]) is None
+    alike = ranks([[1.0, 1.0], [2.0, 2.0]])
+    assert alike is not None
+    assert (alike.p, alike.mean) == (1.0, (1.5, 1.5))
+
+
+@pytest.mark.parametrize(("methods", "blocks", "distance"), [(4, 14, 1.25), (2, 10, 1.960 * 0.1**0.5)])
+def test_critical_differences_of_the_book(methods: int, blocks: int, distance: float) -> None:
+    """Demsar's (2006) example, four classifiers on fourteen sets; of two methods it is the normal quantile."""
+    assert critical_difference(methods, blocks) == pytest.approx(distance, abs=0.005)
+
+
+def test_crossed_bootstrap_of_what_never_varies_is_a_point() -> None:
+    assert crossed([[2.0, 2.0, math.nan], [2.0, math.nan, 2.0]]) == (2.0, 2.0)
+
+
+def test_crossed_bootstrap_sees_both_draws_and_clients() -> None:
+    """Two draws that differ: a quarter of the resamples has one draw only. Two sites: the same, across."""
+    assert crossed([[0.0, 0.0], [1.0, 1.0]]) == (0.0, 1.0)
+    assert crossed([[0.0, 1.0], [0.0, 1.0]]) == (0.0, 1.0)
+    many = [[0.1 * site for site in range(30)] for _ in range(3)]
+    low, high = crossed(many)
+    expected = bootstrap([many[0]])
+    assert (low, high) == pytest.approx(expected, abs=0.08)

@@ -249,6 +249,8 @@ def work(
     from fedgraft.runs import agenda, compare
     from fedgraft.terminal import Display
 
+    if (directory / "board.toml").exists():
+        raise UserError(f"{directory} is a board: `fedgraft board run --out {directory}` helps with it")
     if not (directory / agenda.FILE).exists():
         raise UserError(f"{directory} has no {agenda.FILE}: it is not the directory of a comparison or sweep")
     _insist_on_slurm(slurm, dry_run)

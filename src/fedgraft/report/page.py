@@ -26,7 +26,7 @@ from fedgraft.runs.table import Row, Spread, Verdict, orders
 MATRIX_BUDGET = 2_500_000
 _SAID_ELSEWHERE = {"method", "params", "seed", "training", "data_dir"}
 _MANY_METHODS = 12
-_SCRIPTS = ("theme.js", "echarts.min.js", "charts.js", "page.js")
+_SCRIPTS = ("theme.js", "echarts.min.js", "charts.js", "tables.js", "page.js")
 
 
 def write(reading: Reading, path: Path, at: At = AT[0], metric: str | None = None) -> Path:
@@ -44,13 +44,13 @@ def render(reading: Reading, at: At = AT[0], metric: str | None = None) -> str:
     found = [(study, observations(study), study.metric(metric)) for study in reading.comparisons]
     arrays = (array for _, seen, _ in found for each in seen for array in each.values.values())
     budget = fair_share(arrays, MATRIX_BUDGET)
-    scripts = [_asset(name) for name in _SCRIPTS]
+    scripts = [asset(name) for name in _SCRIPTS]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(figure=figure, size=size, seconds=seconds, plain=plain, chance=chance, key=key)
-    return environment.from_string(_asset("page.html")).render(
+    return environment.from_string(asset("page.html")).render(
         version=__version__,
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src {' '.join(map(_digest, scripts))}",
-        style=_asset("page.css") + _metric_rules(max(len(study.metrics) for study, *_ in found)),
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src {' '.join(map(digest, scripts))}",
+        style=asset("page.css") + _metric_rules(max(len(study.metrics) for study, *_ in found)),
         theme=scripts[0],
         scripts=scripts[1:],
         notes=reading.notes,
@@ -67,11 +67,12 @@ def _metric_rules(count: int) -> str:
     return ",\n".join(others) + " {\n  display: none;\n}\n"
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file that pages are made of."""
     return (files("fedgraft.report") / "page" / name).read_text("utf-8")
 
 
-def _digest(script: str) -> str:
+def digest(script: str) -> str:
     """Name a script by its content, so that the browser runs this one and nothing that was smuggled in."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 

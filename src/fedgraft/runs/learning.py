@@ -62,7 +62,10 @@ def rates(config: RunConfig, fed: Federation) -> list[dict[str, Any]]:
     lrs = [float(f"{usual.lr * factor:.3g}") for factor in FACTORS]
     if usual.model_fields_set & {"batch_size", "steps"} or steps >= FEW_STEPS or usual.batch_size <= SMALL:
         return [{"lr": lr} for lr in lrs]
-    return [{"lr": lr, "batch_size": size} for size in (usual.batch_size, SMALL) for lr in lrs[:2]]
+    return [
+        *({"lr": lr, "batch_size": size} for size in (usual.batch_size, SMALL) for lr in lrs[:2]),
+        {"lr": lrs[2], "batch_size": SMALL},
+    ]
 
 
 def flags(settings: Mapping[str, Any]) -> str:

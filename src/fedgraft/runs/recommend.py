@@ -67,11 +67,12 @@ def says(fed: Federation, metrics: Iterable[Metric]) -> "Say":
 
 
 def ranked(standings: Mapping[str, Standing], metrics: Sequence[MetricInfo]) -> list[str]:
-    """The best first; further metrics decide where the leading one does not."""
+    """The best first: who lost the fewest sites; further metrics decide where the leading one does not."""
 
     def key(label: str) -> list[float]:
         figures = zip(metrics, standings[label].figures, strict=True)
-        return [math.inf if math.isnan(value) else -metric.worth(value) for metric, value in figures]
+        worths = [math.inf if math.isnan(value) else -metric.worth(value) for metric, value in figures]
+        return [standings[label].lost, *worths]
 
     return sorted(standings, key=key)
 
@@ -227,7 +228,7 @@ class _Race:
             try:
                 standings = self.rung(f"rates/{name}", (ALONE, TUNED), rounds)
             except UserError:  # no reply was fit to be taken: steps were too long
-                worths.append((-math.inf,) * len(self.metrics))
+                worths.append((-math.inf,) * (1 + len(self.metrics)))
                 continue
             self.spent += sum(each.seconds for each in standings.values()) * rounds
             worths.append(self._worths(standings))
@@ -240,12 +241,13 @@ class _Race:
             )
 
     def _worths(self, standings: Mapping[str, Standing]) -> tuple[float, ...]:
-        """The mean of several methods by every metric; what could not be measured is worth least."""
+        """How few sites were lost, then the mean of several methods by every metric; what is unknown is worth least."""
         means = [
             statistics.fmean(metric.worth(each.figures[at]) for each in standings.values())
             for at, metric in enumerate(self.metrics)
         ]
-        return tuple(-math.inf if math.isnan(mean) else mean for mean in means)
+        lost = -float(max(each.lost for each in standings.values()))
+        return (lost, *(-math.inf if math.isnan(mean) else mean for mean in means))
 
     def heats(self) -> list[str]:
         """Race to the final, and say who is in it, beside the references."""

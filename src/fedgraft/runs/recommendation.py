@@ -32,6 +32,8 @@ class Standing(NamedTuple):
     """Bytes of one client in a round, up and down."""
     seconds: float
     """For a round, with its tests."""
+    lost: int = 0
+    """Sites whose model could not be judged by any metric, in some seed: its training went astray."""
 
     @classmethod
     def of(cls, each: Sequence[Result], metrics: Sequence[MetricInfo], say: "Say") -> "Standing":
@@ -43,6 +45,7 @@ class Standing(NamedTuple):
             ),
             sum(sum(traffic(result)) for result in each) / rounds,
             sum(result.seconds for result in each) / rounds,
+            max(table.unjudged(result, OWN) for result in each),
         )
 
 

@@ -347,3 +347,61 @@ def standing(value: float, among: Group, of: int = 1) -> Standing:
     here = np.asarray(among, dtype=np.float64)
     deviations = float((value - here.mean()) / (here.std(ddof=1) * math.sqrt(1 / of + 1 / len(here))))
     return Standing(deviations, float(2 * stats.t.sf(abs(deviations), len(here) - 1)))
+
+
+# ---- many methods at once: ranks
+
+
+class Ranks(NamedTuple):
+    """Mean ranks of methods over blocks (draws, or settings), 1 for the best, and what chance would make of them."""
+
+    mean: tuple[float, ...]
+    p: float
+    """Of Friedman's test: that all methods are alike."""
+    critical: float
+    """Mean ranks that are further apart than this differ at 5 % (Nemenyi)."""
+    blocks: int
+
+
+def ranks(table: Groups) -> Ranks | None:
+    """Rank methods (columns) within every block (row) of figures of which more is better; ties share their ranks.
+
+    Friedman's test is corrected for ties. Nothing can be said of a single block or method.
+    """
+    values = np.asarray(table, dtype=np.float64)
+    if values.ndim != 2 or min(values.shape) < 2:
+        return None
+    blocks, methods = values.shape
+    each = stats.rankdata(-values.round(12), axis=1)
+    mean = each.mean(axis=0)
+    spread = float(((each - (methods + 1) / 2) ** 2).sum()) / (blocks * (methods - 1))
+    between = blocks * float(((mean - (methods + 1) / 2) ** 2).sum())
+    p = float(stats.chi2.sf(between / spread, methods - 1)) if spread else 1.0
+    return Ranks(tuple(float(rank) for rank in mean), p, critical_difference(methods, blocks), blocks)
+
+
+def critical_difference(methods: int, blocks: int) -> float:
+    """Nemenyi's: how far apart mean ranks of two among so many methods have to be (Demsar, 2006)."""
+    quantile = float(stats.studentized_range.ppf(1 - SIGNIFICANT, methods, np.inf)) / math.sqrt(2)
+    return quantile * math.sqrt(methods * (methods + 1) / (6 * blocks))
+
+
+def crossed(table: Groups) -> Interval:
+    """The percentile interval of the mean of draws x clients, where all draws have the same clients; NaN is absent.
+
+    Draws and clients are drawn with replacement, independently of each other; a client counts by the mean of its
+    draws, and only where it took part. The draws are the same every time.
+    """
+    values = np.asarray(table, dtype=np.float64)
+    rng = streams.generator(0, "crossed bootstrap", *values.shape)
+    there, filled = np.isfinite(values), np.nan_to_num(values)
+    means = []
+    for _ in range(RESAMPLES):
+        rows = np.bincount(rng.integers(len(values), size=len(values)), minlength=len(values))
+        counts = rows @ there
+        present = np.flatnonzero(counts)
+        chosen = present[rng.integers(len(present), size=len(present))]
+        means.append(float(((rows @ filled)[chosen] / counts[chosen]).mean()))
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(means, (tail, 100 - tail))
+    return Interval(float(low), float(high))

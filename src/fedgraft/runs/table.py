@@ -327,6 +327,16 @@ def on_validation(result: Result, metric: MetricInfo, at: At, say: Sequence[int]
     return math.nan
 
 
+def unjudged(result: Result, at: At) -> int:
+    """How many clients have no figure by any metric on validation data, when it was last measured."""
+    for record in reversed(result.rounds):
+        found = [record.figures(measured(result, at), metric.name, "_validation") for metric in result.metrics]
+        if any(each is not None and each.mean is not None for each in found):
+            figures = zip(*(each.per_client for each in found if each is not None), strict=True)
+            return sum(all(value is None for value in client) for client in figures)
+    return result.clients
+
+
 def weighed(figures: Sequence[float | None], say: Sequence[int]) -> float:
     """The mean over the clients that have a figure, each by its say."""
     known = [(value, weight) for value, weight in zip(figures, say, strict=True) if value is not None and weight]
