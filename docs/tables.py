@@ -1,4 +1,4 @@
-"""Make the tables of README.md, SECURITY.md and docs/ from the registries: `make tables`.
+"""Make the tables of README.md, SECURITY.md and docs/ from the registries and from what was measured: `make tables`.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a test holds that none is stale.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from docs import private
 from fedgraft import models
 from fedgraft.base.errors import UserError
 from fedgraft.core.client import ClientId
@@ -212,6 +213,16 @@ def _size(name: str, shape: tuple[int, ...]) -> str:
     return f"{whole - head:,} + {head:,}"
 
 
+def accuracy() -> str:
+    """Accuracy by epsilon, and what can be said of it."""
+    return private.accuracy_page(table)
+
+
+def attacks() -> str:
+    """What audits of runs with and without privacy found."""
+    return private.attacks_page(table)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "crossing": crossing,
@@ -222,10 +233,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "datasets": datasets,
     "networks": networks,
     "growths": growths,
+    "accuracy": accuracy,
+    "attacks": attacks,
 }
 PAGES = (
     "README.md", "SECURITY.md", "docs/deployment.md", "docs/points.md", "docs/partitions.md", "docs/datasets.md",
-    "docs/models.md", "docs/clusters.md",
+    "docs/models.md", "docs/clusters.md", "docs/privacy.md",
 )  # fmt: skip
 
 

@@ -4,8 +4,8 @@
 
 The gradient of a classifier's bias is, for each class, how often the model says it less how often it occurs. So the
 first upload's change of the bias, which the server sees, says how many samples of each class the client has: the first
-weights are known, and what the untrained model says of anything is all but the same. The rest is a factor, since the
-model learns as it goes: it is chosen so that the rarest class comes out as having no samples.
+weights are known, and what the untrained model says of anything is all but the same. `fedgraft audit` makes the same
+guess of any run (`fedgraft.audit.labels`).
 """
 
 import argparse
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import fedgraft as fg
+from fedgraft.audit.labels import from_bias
 from fedgraft.core.exchange import Outcome
 from fedgraft.core.rounds import deliver
 from fedgraft.core.streams import generator
@@ -34,8 +35,7 @@ def guessed(run: Run, client: int, upload: torch.Tensor) -> np.ndarray:
     noise = torch.from_numpy(generator(0, "noise").standard_normal((200, *run.federation.input_shape), np.float32))
     with torch.no_grad():
         said = spec.architecture(client).model().load(first)(noise).softmax(1).double().mean(0).numpy()
-    factor = np.min(said[change < 0] / -change[change < 0])
-    return np.asarray(spec.samples[client] * (said + factor * change))
+    return spec.samples[client] * from_bias(change, said)
 
 
 def misplaced(partition: str, dataset: str, clients: int, seed: int) -> tuple[float, float]:

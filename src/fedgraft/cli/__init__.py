@@ -12,7 +12,9 @@ from fedgraft.cli.app import app as app
 
 # isort: off
 # help lists the commands in the order of these imports
-from fedgraft.cli import running, tuning, models, joining, results, reproduce, board, catalogue, checks  # noqa: F401
+from fedgraft.cli import (  # noqa: F401
+    running, tuning, models, joining, results, auditing, reproduce, board, catalogue, checks,
+)  # fmt: skip
 from fedgraft.deploy import commands as deploy
 # isort: on
 

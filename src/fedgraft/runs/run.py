@@ -450,9 +450,9 @@ def plan(
     if begun is not None:
         spec = replace(spec, begun=begun.initial)
     if config.training.private:
-        spec = replace(spec, budget=privacy.planned(method, spec, _participation(config)))
+        spec = replace(spec, budget=privacy.planned(method, spec, taking_part(config)))
     if config.training.client_private:
-        spec = replace(spec, client_privacy=privacy.planned_for_clients(method, spec, _participation(config)))
+        spec = replace(spec, client_privacy=privacy.planned_for_clients(method, spec, taking_part(config)))
     if isinstance(federation, Federation):
         unseen.insist(method, federation, spec)
     insist_on_room(method, spec)
@@ -492,7 +492,7 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
     """
     config, spec = run.config, run.spec
     server = run.server = run.method.setup(spec)
-    participation = _participation(config)
+    participation = taking_part(config)
     saves = None if run.directory is None else run.directory / "checkpoints"
     if run.start is not None:
         run.start.settle(server)
@@ -528,7 +528,7 @@ def conduct(run: Run, watchers: list[Watcher], host: Hosting, *, begun: bool = F
     return run
 
 
-def _participation(config: RunConfig) -> Participation:
+def taking_part(config: RunConfig) -> Participation:
     """Who takes part in a round; where whole clients are protected by a trusted server, by chance for each of them."""
     training = config.training
     trusted = training.client_private and not isinstance(pipeline(training.stages).gathering, Secure)

@@ -1,0 +1,1 @@
+"""Attacks on a finished run: what a server that follows the method, but is curious, could learn from what was sent."""
