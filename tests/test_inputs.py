@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedgraft.base import memory
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.data.datasets import formats
 
 runner = CliRunner()
 RUN = ["run", "local", "--rounds", "1", "--workers", "1", "--clients", "2", "--partition", "iid", "--out", "out"]
@@ -122,7 +122,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch
     with zipfile.ZipFile("d.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x_train.npy", "w") as member:
         np.save(member, np.zeros((2**15, 32, 32), np.uint8))  # 32 MiB in 32 KiB
     assert Path("d.npz").stat().st_size < 2**17
-    monkeypatch.setattr(formats, "_memory", lambda: 2**24)
+    monkeypatch.setattr(memory, "total", lambda: 2**24)
     assert "more than this machine's 0.0 GiB of memory" in answer([*RUN, "--dataset", "d.npz"])
 
 

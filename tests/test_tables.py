@@ -27,7 +27,7 @@ def test_every_entry_that_crosses_is_explained() -> None:
     rows = {
         cells[0]: cells[1:3]
         for line in page.splitlines()
-        if len(cells := [cell.strip() for cell in line.split("|")][1:-1]) in (3, 5)
+        if len(cells := [cell.strip() for cell in line.split("|")][1:-1]) in (3, 6)
     }
     explained = {word for entry in rows for word in entry.split(", ")}
     crossing = ", ".join(cell for name in METHODS.shipped for cell in rows[name][:2])

@@ -38,10 +38,11 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     hospitals(tmp_path / "hospitals")
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert len(blocks) == 6
-    names: dict[str, Any] = {"my_tokenizer": Words()}
+    texts = {"hamlet": "to be, or not to be " * 20, "iago": "I am not what I am " * 20}
+    names: dict[str, Any] = {"my_tokenizer": Words(), **texts}
     federations = []
     for block in blocks:
-        code = block.replace("rounds=30", "rounds=1, workers=1").replace('"..."', '"to be or not to be " * 20')
+        code = block.replace("rounds=30", "rounds=1, workers=1")
         exec(compile(code, str(PAGE), "exec"), names)
         federations.append(names["fed"])
     assert federations[1].names == ("north", "south")
