@@ -112,12 +112,13 @@ def table(path: Path, seed: int, rows: int = 60, outcome: bool = True) -> None:
     rng = np.random.default_rng(seed)
     with path.open("w", newline="") as stream:
         lines = csv.writer(stream)
-        lines.writerow(["patient", "age", "sex", "chest_pain", "pressure", *(["disease"] if outcome else [])])
+        lines.writerow(["patient", "visit", "age", "sex", "chest_pain", "pressure", *(["disease"] if outcome else [])])
         for number in range(rows):
             age = rng.normal(52 + seed, 10)
             ill = "yes" if rng.random() < 1 / (1 + np.exp(-(age - 55) / 5)) else "no"
             pressure = "" if rng.random() < 0.1 else f"{rng.normal(120, 10):.1f}"
-            row = [f"{path.stem}-{number}", f"{age:.0f}", rng.choice(["f", "m"]), rng.integers(1, 5), pressure]
+            visit = f"2024-{1 + number // 28:02d}-{1 + number % 28:02d}"
+            row = [f"{path.stem}-{number}", visit, f"{age:.0f}", rng.choice(["f", "m"]), rng.integers(1, 5), pressure]
             lines.writerow([*row, *([ill] if outcome else [])])
 
 

@@ -3,7 +3,7 @@
 A page has a folder of its own with made-up data (`tests/world.py`), in which its blocks are run in their order, at a
 reduced size by these rules:
 
-- numbers of rounds, seeds, trials, draws and processes are those of `SMALL`, whatever the page says;
+- numbers of rounds, seeds, trials, draws, processes and shadow models are those of `SMALL`, whatever the page says;
 - `all` methods are two, and so are those of `recommend`, unless the page names some;
 - datasets that would have to be fetched are 1,000 made-up samples under the same name;
 - Python whose first line is `# NAME.py` is also written into that file;
@@ -29,7 +29,7 @@ from world import datasets, furnish, names
 from website.blocks import Block, blocks, inline, pages
 from website.pages import ROOT
 
-SMALL = {"rounds": 2, "seeds": 1, "workers": 1, "budget": 4, "parallel": 1, "evaluate_every": 2}
+SMALL = {"rounds": 2, "seeds": 1, "workers": 1, "budget": 4, "parallel": 1, "evaluate_every": 2, "shadows": 4}
 SECONDS = 900.0
 """For one command on a machine that is busy with other things; an idle one needs seconds."""
 FEW = ("fedper", "ditto")

@@ -35,10 +35,10 @@ RAISING = """
 from fedgraft.methods.fedavg import FedAvg
 
 class Raising(FedAvg):
-    def train(self, client, message):
+    def fit(self, client, received):
         if client.id == 1:
             raise ValueError("the second client cannot")
-        return super().train(client, message)
+        return super().fit(client, received)
 """
 MAY_DIFFER = {"seconds", "seconds_per_round", "server_seconds", "evaluation_seconds", "workers"}
 

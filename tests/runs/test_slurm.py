@@ -22,8 +22,8 @@ from fedgraft.runs.agenda import Agenda
 from fedgraft.runs.slurm import Order, Queue, jobs, minutes
 
 SMALL = [
-    "--dataset", "digits", "--clients", "4", "--model", "mlp:8", "--epochs", "1", "--workers", "1", "--rounds", "40",
-    "--checkpoint-every", "2", "--seeds", "3",
+    "--dataset", "digits", "--clients", "4", "--model", "mlp:8", "--epochs", "1", "--workers", "1", "--rounds", "120",
+    "--checkpoint-every", "10", "--seeds", "3",
 ]  # fmt: skip
 MAY_DIFFER = {"seconds", "seconds_per_round", "server_seconds", "evaluation_seconds", "workers"}
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -198,7 +198,7 @@ def bits(agenda: Agenda) -> dict[str, Any]:
     for entry in agenda.entries:
         folder = agenda.folder(entry)
         found[entry.directory] = timeless(json.loads((folder / "result.json").read_text()))
-        for file in sorted(folder.glob("checkpoints/round-000040/*.safetensors")):
+        for file in sorted(folder.glob("checkpoints/round-000120/*.safetensors")):
             found[f"{entry.directory}/{file.name}"] = file.read_bytes()
     return found
 
