@@ -22,7 +22,7 @@ from fedgraft.runs.agenda import Agenda
 from fedgraft.runs.slurm import Order, Queue, jobs, minutes
 
 SMALL = [
-    "--dataset", "digits", "--clients", "4", "--model", "mlp:8", "--epochs", "1", "--workers", "1", "--rounds", "120",
+    "--dataset", "digits", "--clients", "4", "--model", "mlp:8", "--epochs", "1", "--workers", "1", "--rounds", "200",
     "--checkpoint-every", "10", "--seeds", "3",
 ]  # fmt: skip
 MAY_DIFFER = {"seconds", "seconds_per_round", "server_seconds", "evaluation_seconds", "workers"}
@@ -198,7 +198,7 @@ def bits(agenda: Agenda) -> dict[str, Any]:
     for entry in agenda.entries:
         folder = agenda.folder(entry)
         found[entry.directory] = timeless(json.loads((folder / "result.json").read_text()))
-        for file in sorted(folder.glob("checkpoints/round-000120/*.safetensors")):
+        for file in sorted(folder.glob("checkpoints/round-000200/*.safetensors")):
             found[f"{entry.directory}/{file.name}"] = file.read_bytes()
     return found
 
@@ -246,7 +246,7 @@ def test_an_array_of_twelve_runs_survives_preemption_and_a_kill(tmp_path: Path) 
     within(60, lambda: (out / "comparison.json").exists())
     logs = {each.directory: (out / "queue" / f"{each.directory}.log").read_text() for each in agenda.entries}
     assert all(log.count("finished") == 1 for log in logs.values()), "a run was lost, or done twice"
-    assert sum(log.count("began") == 2 for log in logs.values()) >= 2, "nothing was preempted or killed"
+    assert sum(log.count("began") - 1 for log in logs.values()) >= 2, "nothing was preempted or killed"
     assert logs[killed].count("began") >= 2
 
     alone = tmp_path / "alone"
