@@ -1,5 +1,6 @@
 """What all tests share, and one thread: two threads fighting for a core make a suite crawl."""
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -135,3 +136,23 @@ def same(one: Run, two: Run) -> None:
     for a, b in zip(one.records, two.records, strict=True):
         assert a["trained"] == b["trained"]
         assert a["participants"] == b["participants"]
+
+
+MAY_DIFFER = {"seconds", "seconds_per_round", "server_seconds", "evaluation_seconds", "workers"}
+"""What a result has of the machine, and not of the run."""
+
+
+def timeless(value: Any) -> Any:
+    """What was written as JSON, without the times that things took and the workers that did them."""
+    if isinstance(value, dict):
+        return {key: timeless(inner) for key, inner in value.items() if key not in MAY_DIFFER}
+    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def final(folder: Path) -> dict[str, Any]:
+    """The result of a run, the tensors of its last checkpoint, and what its method showed."""
+    last = max(folder.glob("checkpoints/round-*"))
+    files = [*sorted(last.glob("*.safetensors")), *folder.glob("observed.safetensors")]
+    assert len(files) >= 2
+    found: dict[str, Any] = {file.name: file.read_bytes() for file in files}
+    return {**found, "result": timeless(json.loads((folder / "result.json").read_text()))}

@@ -1,6 +1,5 @@
 """One run on several processes: the bits of one, started by torchrun."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Interrupt, final
 from typer.testing import CliRunner
 
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.core.rounds import Round
 from fedgraft.methods import METHODS
-from fedgraft.runs.run import Run, run
+from fedgraft.runs.run import run
 
 SETTINGS: dict[str, Any] = {
     "dataset": "digits", "clients": 5, "partition": "dirichlet:0.5", "model": "mlp:8", "rounds": 2, "epochs": 1,
@@ -40,7 +39,6 @@ class Raising(FedAvg):
             raise ValueError("the second client cannot")
         return super().fit(client, received)
 """
-MAY_DIFFER = {"seconds", "seconds_per_round", "server_seconds", "evaluation_seconds", "workers"}
 
 
 def torchrun(ranks: int, *words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
@@ -52,19 +50,6 @@ def torchrun(ranks: int, *words: str, cwd: Path) -> "subprocess.CompletedProcess
     )  # fmt: skip
 
 
-def timeless(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: timeless(inner) for key, inner in value.items() if key not in MAY_DIFFER}
-    return [timeless(inner) for inner in value] if isinstance(value, list) else value
-
-
-def bits(place: Path) -> dict[str, Any]:
-    files = [*sorted(place.glob("checkpoints/round-*/*.safetensors")), *place.glob("observed.safetensors")]
-    assert len(files) >= 2
-    found: dict[str, Any] = {str(file.relative_to(place)): file.read_bytes() for file in files}
-    return {**found, "result": timeless(json.loads((place / "result.json").read_text()))}
-
-
 def same_bits(ranks: int, names: list[str], place: Path) -> None:
     (place / "ranks.py").write_text(SCRIPT)
     done = torchrun(ranks, "ranks.py", repr(SETTINGS), " ".join(names), "distributed", cwd=place)
@@ -72,7 +57,7 @@ def same_bits(ranks: int, names: list[str], place: Path) -> None:
     for name in names:
         if not (place / "local" / name).exists():
             run(name, out=place / "local" / name, progress=False, **SETTINGS)
-        assert bits(place / "distributed" / name) == bits(place / "local" / name), name
+        assert final(place / "distributed" / name) == final(place / "local" / name), name
 
 
 @pytest.mark.slow
@@ -87,25 +72,10 @@ def test_every_method_has_the_same_bits_at_any_number_of_ranks(ranks: int, tmp_p
     same_bits(ranks, list(METHODS), tmp_path)
 
 
-class StopAfter:
-    """Interrupts a run."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
-
-    def begin(self, run: Run) -> None: ...
-
-    def round(self, run: Run, this: Round) -> None:
-        if this.number == self.rounds:
-            raise KeyboardInterrupt
-
-    def end(self, run: Run) -> None: ...
-
-
 @pytest.mark.slow
 def test_the_command_resumes_what_one_process_began_and_the_other_ranks_are_silent(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run("fedper", out=tmp_path / "begun", watchers=[StopAfter(1)], progress=False, **SETTINGS | {"rounds": 3})
+        run("fedper", out=tmp_path / "begun", watchers=[Interrupt(after=2)], progress=False, **SETTINGS | {"rounds": 3})
     run("fedper", out=tmp_path / "whole", progress=False, **SETTINGS | {"rounds": 3})
     words = ["-m", "fedgraft", "resume", "begun"]
     text = (tmp_path / "begun" / "config.toml").read_text()
@@ -114,7 +84,7 @@ def test_the_command_resumes_what_one_process_began_and_the_other_ranks_are_sile
     done = torchrun(2, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("run directory: begun") == 1
-    assert bits(tmp_path / "begun") == bits(tmp_path / "whole")
+    assert final(tmp_path / "begun") == final(tmp_path / "whole")
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import blobs, small_network
+from conftest import blobs, final, small_network, timeless
 from filelock import SoftFileLease
 from program import Program
 from typer.testing import CliRunner
@@ -28,24 +28,11 @@ from fedgraft.runs.run import Run
 SETTINGS: dict[str, Any] = {
     "clients": 3, "partition": "iid", "model": "mlp:8", "rounds": 3, "epochs": 1, "checkpoint_every": 1, "workers": 1,
 }  # fmt: skip
-MAY_DIFFER = {"seconds", "seconds_per_round", "server_seconds", "evaluation_seconds", "workers"}
-
-
-def timeless(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: timeless(inner) for key, inner in value.items() if key not in MAY_DIFFER}
-    return [timeless(inner) for inner in value] if isinstance(value, list) else value
 
 
 def bits(agenda: Agenda) -> dict[str, Any]:
-    """The results of all runs, and what their last checkpoints hold."""
-    found: dict[str, Any] = {}
-    for entry in agenda.entries:
-        folder = agenda.folder(entry)
-        found[entry.directory] = timeless(json.loads((folder / "result.json").read_text()))
-        for file in sorted(folder.glob("checkpoints/round-000003/*.safetensors")):
-            found[f"{entry.directory}/{file.name}"] = file.read_bytes()
-    return found
+    """What all runs left."""
+    return {entry.directory: final(agenda.folder(entry)) for entry in agenda.entries}
 
 
 def entries(methods: tuple[str, ...] = ("local", "fedavg", "fedper"), seeds: int = 3) -> tuple[Entry, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import blobs, small_network
+from conftest import blobs, small_network, timeless
 from program import Program, fedgraft, wait_for
 
 import fedgraft as fg
@@ -18,7 +18,6 @@ from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.run import Run
 
 SETTINGS: dict[str, Any] = {"rounds": 3, "lr": 0.1, "batch_size": 8, "workers": 1, "checkpoint_every": 1}
-MAY_DIFFER = {"seconds", "seconds_per_round", "server_seconds", "evaluation_seconds", "workers"}
 
 
 class Interrupt:
@@ -43,12 +42,6 @@ def compared(out: Path, watcher: Interrupt | None = None, **changes: Any) -> Com
         ["fedapa"], federation=lambda seed: blobs(seed=seed), model=small_network(), out=out,
         watchers=[watcher or Interrupt()], **({"seeds": 2} | SETTINGS | changes),
     )  # fmt: skip
-
-
-def timeless(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: timeless(inner) for key, inner in value.items() if key not in MAY_DIFFER}
-    return [timeless(inner) for inner in value] if isinstance(value, list) else value
 
 
 def bits(place: Path) -> dict[str, Any]:

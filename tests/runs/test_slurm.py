@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import final
 from typer.testing import CliRunner
 
 from fedgraft.base.errors import UserError
@@ -25,7 +26,6 @@ SMALL = [
     "--dataset", "digits", "--clients", "4", "--model", "mlp:8", "--epochs", "1", "--workers", "1", "--rounds", "200",
     "--checkpoint-every", "10", "--seeds", "3",
 ]  # fmt: skip
-MAY_DIFFER = {"seconds", "seconds_per_round", "server_seconds", "evaluation_seconds", "workers"}
 DAEMONS = ("munged", "slurmctld", "slurmd")
 
 
@@ -187,20 +187,8 @@ def said(*words: str) -> str:
     return done.stdout.strip()
 
 
-def timeless(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: timeless(inner) for key, inner in value.items() if key not in MAY_DIFFER}
-    return [timeless(inner) for inner in value] if isinstance(value, list) else value
-
-
 def bits(agenda: Agenda) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for entry in agenda.entries:
-        folder = agenda.folder(entry)
-        found[entry.directory] = timeless(json.loads((folder / "result.json").read_text()))
-        for file in sorted(folder.glob("checkpoints/round-000200/*.safetensors")):
-            found[f"{entry.directory}/{file.name}"] = file.read_bytes()
-    return found
+    return {entry.directory: final(agenda.folder(entry)) for entry in agenda.entries}
 
 
 def fedgraft(*words: str) -> "subprocess.CompletedProcess[str]":

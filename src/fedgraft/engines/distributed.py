@@ -11,57 +11,38 @@ by gloo, wherever a rank trains (`--device cuda`: each on the device of its loca
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.client import ClientId
-from fedgraft.core.evaluation import Kind, Scores
+from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
-from fedgraft.core.method import Method, Spec
-from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.state import State
-from fedgraft.engines.local import Faults, LocalEngine
-from fedgraft.engines.simulation import Storage
+from fedgraft.engines.local import LocalEngine
 
 PATIENCE = timedelta(days=1)
 """How long a rank waits for the others; one that dies is noticed at once."""
 
 
 @dataclass(eq=False)
-class DistributedEngine:
-    """All clients of a run, shared out over ranks."""
+class DistributedEngine(LocalEngine):
+    """All clients of a run, shared out over ranks: on each, a local engine that is asked for its own clients only."""
 
-    name: ClassVar[str] = "distributed"
-    quorum: ClassVar[int] = 0
-
-    method: Method
-    spec: Spec
-    data: Sequence[ClientData]
-    _: KW_ONLY
-    device: str = "cpu"
-    everyone: Samples | None = None
-    storage: Storage = "memory"
-    workers: int = 1
-    """On each machine: its ranks share them."""
-    faults: Faults = field(default_factory=Faults)
-    own: LocalEngine = field(init=False, repr=False)
-    """The clients of this rank, at work."""
+    name = "distributed"
 
     def __post_init__(self) -> None:
         _join()
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        beside = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or 1)
-        device = f"cuda:{_local_rank()}" if self.device == "cuda" else self.device
-        self.own = LocalEngine(
-            self.method, self.spec, self.data, device=device, everyone=self.everyone, storage=self.storage,
-            workers=max(1, self.workers // beside), faults=self.faults,
-        )  # fmt: skip
+        self.workers = max(1, self.workers // _ranks_here())
+        if self.device == "cuda":
+            self.device = f"cuda:{_local_rank()}"
+        super().__post_init__()
 
     @staticmethod
     def follows() -> bool:
@@ -71,12 +52,8 @@ class DistributedEngine:
     def serve(self) -> None:
         """Do what the first rank asks for, until it closes."""
         while (asked := self._scattered(None)) is not None:
-            self._gathered(_answer(self.own, *asked))
-        self.own.close()
-
-    @property
-    def sets(self) -> Collection[Kind]:
-        return self.own.sets
+            self._gathered(self._answer(*asked))
+        super().close()
 
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
         return self._merged("train", [(round, share) for share in self._shares(messages)])
@@ -102,19 +79,10 @@ class DistributedEngine:
     def restore(self, clients: Mapping[ClientId, State]) -> None:
         self._ask("restore", [(share,) for share in self._shares(clients)])
 
-    def wait(self, count: int, round: int, reason: str) -> None:
-        self.own.wait(count, round, reason)
-
     def close(self) -> None:
         """Let the other ranks go."""
         self._scattered([None] * self.ranks)
-        self.own.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
     def _shares(self, of: Mapping[ClientId, Any]) -> list[dict[ClientId, Any]]:
         """What concerns the clients of each rank."""
@@ -129,11 +97,19 @@ class DistributedEngine:
     def _ask(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Have every rank do something with its clients, this one too, and return what each gave."""
         mine = self._scattered([(verb, each) for each in arguments])
-        answers = self._gathered(_answer(self.own, *mine))
+        answers = self._gathered(self._answer(*mine))
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
         return answers
+
+    def _answer(self, verb: str, arguments: tuple[Any, ...]) -> Any:
+        """Do what was asked with the clients of this rank; what goes wrong is told, for the first rank to raise."""
+        try:
+            answer = getattr(super(), verb)(*arguments)
+            return dict(answer) if isinstance(answer, Mapping) else answer
+        except Exception as error:
+            return error
 
     def _scattered(self, each: Sequence[Any] | None) -> Any:
         received = [None]
@@ -146,15 +122,6 @@ class DistributedEngine:
         return everybody or []
 
 
-def _answer(engine: LocalEngine, verb: str, arguments: tuple[Any, ...]) -> Any:
-    """Do what was asked; what goes wrong is told, for the first rank to raise."""
-    try:
-        answer = getattr(engine, verb)(*arguments)
-        return dict(answer) if isinstance(answer, Mapping) else answer
-    except Exception as error:
-        return error
-
-
 def _rank() -> int:
     """Which of the processes this one is, by torchrun, or by srun."""
     return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
@@ -162,6 +129,11 @@ def _rank() -> int:
 
 def _local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
+
+
+def _ranks_here() -> int:
+    """How many ranks share this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or 1)
 
 
 def _join() -> None:

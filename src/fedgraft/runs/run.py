@@ -446,6 +446,7 @@ def plan(
     for architecture in architectures:
         architecture.insist_on_batches(config.training.batch_size)
         spec.task.insist_on(architecture.outputs)
+    insist_on_room(method, spec)
     begun = _begun(config, federation, Beginning(method, spec, name), start)
     if begun is not None:
         spec = replace(spec, begun=begun.initial)
@@ -455,7 +456,6 @@ def plan(
         spec = replace(spec, client_privacy=privacy.planned_for_clients(method, spec, taking_part(config)))
     if isinstance(federation, Federation):
         unseen.insist(method, federation, spec)
-    insist_on_room(method, spec)
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
     population.insist_on_stages(method, server)
     known = {"method": METHODS.named(method), "params": method.parameters(), "model": name}

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 from conftest import blobs
-from flwr.app import Context, Message
+from flwr.app import Message
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.clientlevel import CLIP, WITHIN
 from fedgraft.engines.flower import records
 from fedgraft.engines.flower.ledger import LEDGER, SECRET, ServerSecrets
 from fedgraft.runs.run import run
-from trials.federated import Federated, Handler
+from trials.federated import Federated
 
 RUN = "0123456789abcdef" * 2
 TRAINING = {"lr": 0.1, "momentum": 0.0, "epochs": 1, "batch_size": 4}
@@ -28,14 +28,7 @@ def served(
     folder: Path, name: str = "fedavg", participation: str = "1", **training: Any
 ) -> tuple[Any, list[Message], Federated]:
     made = Federated(folder, blobs(), {"method": name, "participation": participation, **settings(**training)})
-    answers: list[Message] = []
-
-    def listen(message: Message, app: Handler, context: Context) -> list[Message]:
-        answers.append(app(message, context))
-        return answers[-1:]
-
-    for node in made.grid.nodes.values():
-        node.meddle = listen
+    answers = made.heard()
     return made.serve(), answers, made
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import blobs
-from flwr.app import Context, Message
+from flwr.app import Message
 
 from fedgraft.core.privacy import objection
 from fedgraft.engines.flower import records
@@ -17,7 +17,7 @@ from fedgraft.engines.flower.records import Order
 from fedgraft.engines.flower.site import Memory, SiteError
 from fedgraft.methods import METHODS
 from fedgraft.runs.run import run
-from trials.federated import Federated, Handler
+from trials.federated import Federated
 
 RUN = "0123456789abcdef" * 2
 SETTINGS: dict[str, Any] = {
@@ -31,26 +31,13 @@ def federated(folder: Path, name: str = "fedavg", **more: Any) -> Federated:
     return Federated(folder, blobs(), {"method": name, **SETTINGS, **more})
 
 
-def heard(made: Federated) -> list[Message]:
-    """Keep every answer of the sites."""
-    answers: list[Message] = []
-
-    def listen(message: Message, app: Handler, context: Context) -> list[Message]:
-        answers.append(app(message, context))
-        return answers[-1:]
-
-    for node in made.grid.nodes.values():
-        node.meddle = listen
-    return answers
-
-
 def trained(answers: list[Message]) -> list[torch.Tensor]:
     return [records.message(each.content)["weights"] for each in answers if "message" in each.content]
 
 
 def test_a_site_draws_its_noise_from_a_secret_that_the_server_does_not_have(tmp_path: Path) -> None:
     one, two = federated(tmp_path / "one"), federated(tmp_path / "two")
-    first, second = heard(one), heard(two)
+    first, second = one.heard(), two.heard()
     one.serve()
     two.serve()
     for a, b in zip(trained(first), trained(second), strict=True):
@@ -66,7 +53,7 @@ def test_a_site_draws_its_noise_from_a_secret_that_the_server_does_not_have(tmp_
 
 def test_nothing_leaves_but_noised_weights_and_public_numbers(tmp_path: Path) -> None:
     made = federated(tmp_path, "ditto")
-    answers = heard(made)
+    answers = made.heard()
     done = made.serve()
     for each in answers:
         kind = set(each.content)
