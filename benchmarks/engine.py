@@ -36,8 +36,9 @@ from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import Purpose, single_thread
 from fedgraft.runs import checkpoint
 from fedgraft.runs.checkpoint import Checkpoint
+from fedgraft.runs.conducting import AUTO_SECONDS
 from fedgraft.runs.config import participation_range
-from fedgraft.runs.run import AUTO_SECONDS, Run
+from fedgraft.runs.run import Run
 
 WORKERS = 2
 

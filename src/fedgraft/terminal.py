@@ -21,9 +21,10 @@ from fedgraft.core.rounds import Round
 from fedgraft.report.comparison import about_clients
 from fedgraft.runs import learning
 from fedgraft.runs.agenda import Agenda
+from fedgraft.runs.conducting import Watcher
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.resultfile import Chosen, Result
-from fedgraft.runs.run import Run, Watcher
+from fedgraft.runs.run import Run
 from fedgraft.runs.table import Row, rows
 
 Made = TypeVar("Made")

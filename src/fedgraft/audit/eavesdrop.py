@@ -26,7 +26,8 @@ from fedgraft.data.federation import Federation
 from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import Done, Job, single_thread
 from fedgraft.runs import results
-from fedgraft.runs.run import Run, taking_part
+from fedgraft.runs.conducting import taking_part
+from fedgraft.runs.run import Run
 
 
 @dataclass(frozen=True)

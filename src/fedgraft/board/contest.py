@@ -28,10 +28,11 @@ from fedgraft.methods import METHODS
 from fedgraft.runs import agenda as agendas
 from fedgraft.runs import directory, population, reading, results
 from fedgraft.runs.agenda import LEASE, PATIENCE, Agenda, Planner, Worker
+from fedgraft.runs.conducting import Watcher
 from fedgraft.runs.config import RunConfig
 from fedgraft.runs.directory import folder_name
 from fedgraft.runs.metric import MetricInfo
-from fedgraft.runs.run import Run, Watcher
+from fedgraft.runs.run import Run
 from fedgraft.runs.tune import tune
 
 FILE, KIND = "board.toml", "draws"

@@ -41,9 +41,10 @@ from fedgraft.engines.flower.site import Description, SiteError, describe
 from fedgraft.engines.workshop import Workshop
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, results, warmstart
+from fedgraft.runs.conducting import conduct
 from fedgraft.runs.config import RunConfig
 from fedgraft.runs.population import reading
-from fedgraft.runs.run import Run, conduct, plan
+from fedgraft.runs.run import Run, plan
 from fedgraft.runs.warmstart import Beginning, Start
 
 log = logging.getLogger("fedgraft.federation")

@@ -46,9 +46,10 @@ from fedgraft.core.rounds import Round
 from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, hosting, identity, population, results
+from fedgraft.runs.conducting import Watcher
 from fedgraft.runs.config import MACHINE, RunConfig, configure, read
 from fedgraft.runs.population import Model
-from fedgraft.runs.run import Run, Watcher, finished, found_again, go_on, plan, start
+from fedgraft.runs.run import Run, finished, found_again, go_on, plan, start
 
 FILE, QUEUE = "agenda.toml", "queue"
 FORMAT = 2

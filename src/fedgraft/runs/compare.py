@@ -15,10 +15,11 @@ from fedgraft.runs import agenda as agendas
 from fedgraft.runs import crew, directory, population, reading, results
 from fedgraft.runs.agenda import Agenda, Entry, Planner, Worker, complete, differences
 from fedgraft.runs.comparison import REFERENCES, Comparison
+from fedgraft.runs.conducting import Watcher
 from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.directory import COMPARISON, folder_name
 from fedgraft.runs.population import Model
-from fedgraft.runs.run import Run, Watcher, finished
+from fedgraft.runs.run import Run, finished
 from fedgraft.runs.sweep import Grid, Sweep
 
 KIND = "comparison"

@@ -18,12 +18,13 @@ from fedgraft.papers import recipes
 from fedgraft.papers.tables import ACCURACY, SCALES, Cell, Item, Paper, paper, papers
 from fedgraft.runs import measurement
 from fedgraft.runs.agenda import Entry, Planner, complete
+from fedgraft.runs.conducting import Watcher
 from fedgraft.runs.config import RunConfig
 from fedgraft.runs.directory import folder_name
 from fedgraft.runs.measurement import Measurement, Verdict, cell_config, deciding, measured, scale_of, top_share
 from fedgraft.runs.reading import Finished, read_run
 from fedgraft.runs.results import RESULT
-from fedgraft.runs.run import Watcher, start
+from fedgraft.runs.run import start
 from fedgraft.runs.statistics import Interval, over_seeds
 
 ALONE = "local"
