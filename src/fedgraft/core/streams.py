@@ -9,7 +9,6 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import numpy as np
 import torch
@@ -40,23 +39,26 @@ def torch_seed(*key: Key) -> int:
 
 def seed_torch(device: torch.device, *key: Key) -> None:
     """Set torch's own generators to the start of this stream: the CPU's, and those of a device that is none."""
-    seed_generators(torch_seed(*key), everywhere=device.type != "cpu")
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(torch_seed(*key))
+    else:
+        torch.manual_seed(torch_seed(*key))
 
 
 def seed_generators(number: int, *, everywhere: bool) -> None:
-    """Set the generator of the CPU, or those of all devices that there are.
+    """Set the generator of the CPU, or those of all devices that this process has opened.
 
     Where there is none, torch.manual_seed would note its caller's stack three times, for those to come: milliseconds.
     """
-    if everywhere and _has_devices():
+    if everywhere and _has_opened():
         torch.manual_seed(number)
     else:
         torch.default_generator.manual_seed(number)
 
 
-@cache
-def _has_devices() -> bool:
-    return torch.accelerator.is_available()
+def _has_opened() -> bool:
+    """Whether there is a device in use; asking whether there is one at all would forbid a fork of workers for CUDA."""
+    return torch.cuda.is_initialized() or torch.xpu.is_initialized() or torch.backends.mps.is_available()
 
 
 def seed_globals(*key: Key) -> None:

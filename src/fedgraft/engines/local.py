@@ -24,6 +24,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
 from fedgraft.core.exchange import Failure
+from fedgraft.engines import devices
 from fedgraft.engines.mailbox import Mailbox, shared_memory
 from fedgraft.engines.simulation import Simulation
 from fedgraft.engines.workshop import Done, Job, Workshop
@@ -65,12 +66,16 @@ class LocalEngine(Simulation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        apart = self.workers > 1 or self.faults.deadline is not None  # nobody can stop a job in this process
-        if apart and self.workers == 1 and torch.device(self.device).type != "cpu":
-            raise UserError(
-                f"a deadline needs a worker process, and clients on {self.device} train in this one: leave it out"
-            )
-        self._workers = [Worker(self.workshop) for _ in range(self.workers)] if apart else []
+        places, kind = devices.listed(self.device), self.workshop.device.type
+        apart = self.workers > 1 or kind == devices.CUDA  # this process opens no CUDA: it could not fork any more
+        if not apart and self.faults.deadline is not None:  # nobody can stop a job in this process
+            if kind != devices.CPU:
+                raise UserError(
+                    f"a deadline needs a worker process, and clients on {self.device} train in this one: leave it out"
+                )
+            apart = True
+        shops = [replace(self.workshop, device=torch.device(places[n % len(places)])) for n in range(self.workers)]
+        self._workers = [Worker(shop) for shop in shops] if apart else []
 
     def close(self) -> None:
         """End every worker."""
@@ -149,13 +154,15 @@ class LocalEngine(Simulation):
     def _alone(self, job: Job) -> Done | BaseException:
         try:
             return self.workshop.perform(job)
+        except torch.OutOfMemoryError as error:
+            return devices.out_of_memory(self.workshop.device, error)
         except Exception as error:
             return error
 
     def _replace(self, worker: "Worker") -> "Worker":
         """Put a fresh worker in the place of one that died or hangs."""
         worker.close(patience=0.0)
-        fresh = Worker(self.workshop)
+        fresh = Worker(worker.workshop)
         self._workers[self._workers.index(worker)] = fresh
         return fresh
 
@@ -199,8 +206,9 @@ class Worker:
     _connections: list[Connection] = []  # noqa: RUF012  (the parent's ends: a new worker closes those it inherits)
 
     def __init__(self, workshop: Workshop) -> None:
+        self.workshop = workshop
         # a fork shares the data without a copy and takes any module or method, also one defined in a notebook
-        forks = hasattr(os, "fork")
+        forks = devices.forks(workshop.device)
         context: Any = multiprocessing.get_context("fork" if forks else "spawn")
         self.connection, theirs = context.Pipe()
         jobs, results = (shared_memory(), shared_memory()) if forks else (None, None)
@@ -253,15 +261,25 @@ def _serve(mailbox: Mailbox, workshop: Workshop, inherited: list[Connection], pa
     for other in inherited:
         other.close()
     torch.set_num_threads(1)
+    closed = _closed(workshop)
     while True:
         try:
             batch = mailbox.receive(keep=False)
         except (EOFError, OSError):
             return
         try:
-            mailbox.send([_result(workshop, job) for job in batch])
+            mailbox.send([closed or _result(workshop, job) for job in batch])
         except OSError:  # the parent is gone
             return
+
+
+def _closed(workshop: Workshop) -> UserError | None:
+    """Open the device of this worker, or say why it has none."""
+    try:
+        devices.opened(workshop.device)
+    except UserError as error:
+        return error
+    return None
 
 
 def _result(workshop: Workshop, job: Job) -> Done | BaseException:
@@ -270,6 +288,8 @@ def _result(workshop: Workshop, job: Job) -> Done | BaseException:
         done = workshop.perform(job)
     except UserError as error:
         return error
+    except torch.OutOfMemoryError as error:
+        return devices.out_of_memory(workshop.device, error)
     except Exception as error:
         return RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
     if done.state is None:

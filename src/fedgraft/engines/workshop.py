@@ -54,9 +54,12 @@ class Workshop:
     data: Sequence[ClientData] | Mapping[ClientId, ClientData]
     device: torch.device
     everyone: Samples | None = None
-    workbench: Workbench = field(default_factory=Workbench)
+    workbench: Workbench = field(init=False, repr=False)
     newcomer: str = ""
     """Who works here, if it is a client that was not there in training: its random numbers are its own."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "workbench", Workbench(self.device))
 
     def client(self, id: ClientId, state: State, round: int, purpose: Purpose, secret: str | None = None) -> Client:
         """Set a client up to train or to be tested. It leaves ``state`` as it is."""

@@ -121,7 +121,9 @@ class RunConfig(Settings):
     kernels: Literal["auto", "native", "torch"] = Field(
         "auto", description="convolutions by our own kernels where they are faster, wherever they can, or never"
     )
-    device: str = Field("cpu", description="where clients train: cpu or cuda")
+    device: str = Field(
+        "cpu", description="where clients train: cpu, cuda (all there are), or several as cuda:0,cuda:1"
+    )
     training: Training = Training()
 
     @property

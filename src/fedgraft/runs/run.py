@@ -22,6 +22,7 @@ from fedgraft.core.growth import insist_on_room
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
+from fedgraft.engines import devices
 from fedgraft.engines.workshop import single_thread
 from fedgraft.methods import METHODS
 from fedgraft.runs import archive, checkpoint, directory, hosting, identity, personal, population, results, unseen
@@ -29,6 +30,7 @@ from fedgraft.runs.conducting import Watcher, conduct, everybodys_states, taking
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
 from fedgraft.runs.frame import Frame
+from fedgraft.runs.hosting import Seats
 from fedgraft.runs.identity import Identity
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.personal import PersonalModels
@@ -57,6 +59,8 @@ class Run:
     observed: dict[str, torch.Tensor] = field(default_factory=dict)
     start: Start | None = None
     """What an earlier run left for this one to begin with, if it does."""
+    places: tuple[str, ...] = ()
+    """The device of each of its workers, where its clients are on this machine."""
     _states: Mapping[int, State] = field(default_factory=dict)
 
     @property
@@ -404,7 +408,7 @@ def plan(
 
     ``start`` gives what the run begins with, if that is not to be taken from where the configuration says.
     """
-    population.insist_on_device(config.device)
+    devices.there(config.device)
     federation = population.held_out(config, federation)
     if isinstance(federation, Federation):
         hosting.insist_on_engine(config)
@@ -442,7 +446,9 @@ def plan(
             f"the model keeps state of its own in Python ({', '.join(kept)}): every client's training and every test "
             "begins with a fresh module, and that state is lost at its end"
         )
-    return Run(method, federation, told, spec, notes=notes, start=begun)
+    seats = hosting.seated(config, method, spec, federation) if isinstance(federation, Federation) else Seats(())
+    notes += seats.notes
+    return Run(method, federation, told, spec, notes=notes, start=begun, places=seats.places)
 
 
 def _begun(
@@ -464,11 +470,11 @@ def _begun(
 def _here(run: Run) -> Engine:
     """Have all clients on this machine, or wherever the run's engine takes them from here."""
     assert isinstance(run.federation, Federation)
-    return hosting.engine(run.config, run.method, run.spec, run.federation)
+    return hosting.engine(run.config, run.method, run.spec, run.federation, run.places)
 
 
 def _follow(run: Run) -> None:
     """Serve the process that leads the run, if this is not the one."""
     assert isinstance(run.federation, Federation)
     with single_thread():
-        hosting.follow(run.config, run.method, run.spec, run.federation)
+        hosting.follow(run.config, run.method, run.spec, run.federation, run.places)
