@@ -63,8 +63,8 @@ def seated(config: RunConfig, method: Method, spec: Spec, federation: Federation
     if alone and len(names) > 1:
         raise UserError(f"device names several, and the engine {config.engine} has no workers that could share them")
     told = None if config.workers == "auto" else config.workers
-    if told is not None and not alone and told < len(names):
-        raise UserError(f"device names {len(names)} for {told} worker{'s' if told > 1 else ''}: the others would idle")
+    if told is not None and not alone and len(names) > 1 and told < len(found):
+        raise UserError(f"device names {len(found)} for {told} worker{'s' if told > 1 else ''}: the others would idle")
     kind = devices.kind(names[0])
     if kind not in (devices.CPU, devices.CUDA):
         if (told or 1) > 1:
