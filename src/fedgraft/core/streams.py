@@ -7,7 +7,7 @@ worker never changes a training run.
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -71,13 +71,23 @@ def seed_globals(*key: Key) -> None:
 @contextmanager
 def untouched() -> Iterator[None]:
     """Leave the caller's generators as they were: torch's, NumPy's and Python's."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    back = noted()
     try:
-        with torch.random.fork_rng(devices=[]):
-            yield
+        yield
     finally:
+        back()
+
+
+def noted() -> Callable[[], None]:
+    """Note where all generators of this processor are; what is returned puts them there again."""
+    python, numpy, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+
+    def back() -> None:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+        torch.set_rng_state(torchs)
+
+    return back
 
 
 def torch_generator(*key: Key) -> torch.Generator:

@@ -22,6 +22,7 @@ from fedgraft.core.optimizer import optimizer
 from fedgraft.core.rounds import deliver
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.engines.states import first_states
+from fedgraft.engines.together import perform
 from fedgraft.engines.workshop import Job, Workshop, single_thread
 
 CONTEXT = 600 * 2**20
@@ -84,10 +85,14 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage:
     return tensor.untyped_storage()
 
 
-def footprint(method: Method, spec: Spec, data: Sequence[ClientData]) -> Footprint:
-    """Rehearse a round with the largest client of each architecture, one step and one test each."""
+def footprint(method: Method, spec: Spec, data: Sequence[ClientData], together: int | None = None) -> Footprint:
+    """Rehearse a round with the largest client of each architecture, one step and one test each.
+
+    Where clients train ``together``, as many of the largest do.
+    """
     short = replace(spec, settings=spec.settings.but(steps=1))
-    largest = [_largest(spec, kind) for kind in sorted(set(spec.assignment))]
+    kinds = [_largest(spec, kind, together or 1) for kind in sorted(set(spec.assignment))]
+    largest = [client for clients in kinds for client in clients]
     most = max(evaluation.BATCH, spec.settings.batch_size)
     some = {client: _few(data[client], most) for client in largest}
     workshop = Workshop(method, short, some, torch.device("cpu"))
@@ -95,10 +100,11 @@ def footprint(method: Method, spec: Spec, data: Sequence[ClientData]) -> Footpri
     with single_thread(), streams.untouched():
         states, messages = first_states(method, short, largest), deliver(method, server, largest)
         with Ledger() as ledger:
-            for client in largest:
-                done = workshop.perform(Job("train", client, 0, messages[client], states[client]))
-                left = {name: states[client][name] for name in done.same} | (done.state or {})
-                workshop.perform(Job("evaluate", client, 0, messages[client], left))
+            for clients in kinds:
+                jobs = [Job("train", client, 0, messages[client], states[client]) for client in clients]
+                done = workshop.perform(jobs[0]) if together is None else perform(workshop, jobs)[0]
+                left = {name: jobs[0].state[name] for name in done.same} | (done.state or {})
+                workshop.perform(Job("evaluate", clients[0], 0, jobs[0].message, left))
                 del done, left
     layouts = [architecture.layout for architecture in spec.architectures]
     weights = sum(layout.size * layout.dtype.itemsize for layout in layouts)
@@ -107,9 +113,9 @@ def footprint(method: Method, spec: Spec, data: Sequence[ClientData]) -> Footpri
     return Footprint(weights, gradients, memory, max(0, ledger.peak - weights - gradients - memory))
 
 
-def _largest(spec: Spec, kind: int) -> ClientId:
+def _largest(spec: Spec, kind: int, count: int) -> list[ClientId]:
     clients = [client for client in range(spec.clients) if spec.assignment[client] == kind]
-    return max(clients, key=lambda client: (spec.samples[client], -client))
+    return sorted(clients, key=lambda client: (-spec.samples[client], client))[:count]
 
 
 def _few(data: ClientData, most: int) -> ClientData:

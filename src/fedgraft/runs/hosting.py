@@ -15,6 +15,7 @@ from fedgraft.engines import devices
 from fedgraft.engines.devices import Device
 from fedgraft.engines.footprint import footprint
 from fedgraft.engines.local import Faults, cores
+from fedgraft.engines.together import objection
 from fedgraft.runs.config import DEPLOYED, ENGINES, RunConfig
 
 GIVEN = ("method", "spec", "data", "everyone")
@@ -24,6 +25,7 @@ ASKED = {
     "faults": ("retries", "failed_client", "deadline"),
     "device": ("device",),
     "storage": ("storage",),
+    "together": ("together",),
 }
 """Parameters by which an engine asks for settings of the machine."""
 
@@ -46,6 +48,19 @@ def insist_on_engine(config: RunConfig) -> None:
         for setting in settings:
             if field not in wanted and getattr(config, setting) != RunConfig.model_fields[setting].default:
                 raise UserError(f"{setting} means nothing to the engine {name}: it has no parameter {field!r}")
+
+
+def insist_on_together(config: RunConfig, method: Method, spec: Spec, federation: Federation) -> None:
+    """Refuse to train clients together where that would not be what they do by themselves."""
+    if config.together is None:
+        return
+    reason = objection(method, spec, federation.clients)
+    if config.deadline is not None:
+        reason = "the deadline is that of a single client"
+    if _is_many(ENGINES.find(ENGINES.split(config.engine)[0])):
+        reason = f"the engine {config.engine} has clients that are alike in several places"
+    if reason:
+        raise UserError(f"clients cannot train together here: {reason}; leave together out")
 
 
 @dataclass(frozen=True)
@@ -73,18 +88,25 @@ def seated(config: RunConfig, method: Method, spec: Spec, federation: Federation
     workers = 1 if alone else min(told or max(cores(), len(found)), spec.clients)  # more would have nothing to do
     if kind == devices.CPU:
         return Seats(devices.seats(found, 1, workers, told=False))
-    return _seated_by_memory(found, workers, method, spec, federation, told=told is not None)
+    return _seated_by_memory(found, workers, method, spec, federation, told=told is not None, together=config.together)
 
 
 def _seated_by_memory(
-    found: Sequence[Device], workers: int, method: Method, spec: Spec, federation: Federation, *, told: bool
+    found: Sequence[Device],
+    workers: int,
+    method: Method,
+    spec: Spec,
+    federation: Federation,
+    *,
+    told: bool,
+    together: int | None,
 ) -> Seats:
     """Let as many workers share devices as their memory has room for."""
     notes = []
     if len(labels := dict.fromkeys(device.label for device in found)) > 1:
         notes.append(f"the devices are not alike ({', '.join(labels)}): last bits depend on who trained on which")
     try:
-        each = footprint(method, spec, federation.clients)
+        each = footprint(method, spec, federation.clients, together)
     except UserError:
         raise
     except Exception as error:  # somebody's own code, which may need the device itself
@@ -108,6 +130,7 @@ def engine(config: RunConfig, method: Method, spec: Spec, federation: Federation
         "faults": Faults(config.retries, config.failed_client, config.deadline),
         "device": ",".join(places),
         "storage": config.storage,
+        "together": config.together,
     }
     made: Engine = ENGINES.make(config.engine, **{name: there[name] for name in _wanted(config)})
     return made

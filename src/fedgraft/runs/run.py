@@ -436,6 +436,7 @@ def plan(
         spec = replace(spec, client_privacy=privacy.planned_for_clients(method, spec, taking_part(config)))
     if isinstance(federation, Federation):
         unseen.insist(method, federation, spec)
+        hosting.insist_on_together(config, method, spec, federation)
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
     population.insist_on_stages(method, server)
     known = {"method": METHODS.named(method), "params": method.parameters(), "model": name}
