@@ -128,6 +128,7 @@ def compare(
 
     from fedgraft.data.federation import OWN
     from fedgraft.runs import compare as comparing
+    from fedgraft.runs.question import pose
     from fedgraft.runs.sweep import Grid
     from fedgraft.terminal import Display
 
@@ -139,7 +140,7 @@ def compare(
     what = "sweep" if over else "compare"
     directory = out or default_directory(what, _short(Path(full.dataset).stem), _short(split_by))
     if later or slurm:
-        question = comparing.pose(chosen, Grid.of(over), seeds, full, None, None, None, {})
+        question = pose(chosen, Grid.of(over), seeds, full, None, None, None, {})
         agenda = (comparing.planned if dry_run else comparing.write_down)(question, directory)
         if slurm:
             _hand_in(agenda, slurm, dry_run, fresh)

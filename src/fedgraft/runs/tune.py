@@ -22,11 +22,11 @@ from fedgraft.core.method import Method
 from fedgraft.methods import METHODS
 from fedgraft.runs import crew, population, reading, results, table
 from fedgraft.runs.agenda import BLIND, FILE, Agenda, Entry, Planner, Worker
-from fedgraft.runs.compare import contestants
 from fedgraft.runs.conducting import Watcher
 from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.directory import folder_name
 from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.question import contestants
 
 PARTS = (1 / 4, 1 / 2, 1)
 """Of the rounds, in each rung; half of the trials go on from one to the next."""
