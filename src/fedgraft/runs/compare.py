@@ -51,6 +51,7 @@ def compare(
     model: Model | str | None = None,
     watchers: Sequence[Watcher] = (),
     out: str | Path | None = None,
+    tune: int | None = None,
     parallel: crew.Parallel = 1,
     fresh: bool = False,
     progress: bool | None = None,
@@ -68,6 +69,8 @@ def compare(
         watchers: objects that are told of every round.
         out: the comparison's directory. If it holds the same comparison, interrupted or with fewer methods or seeds,
             that one goes on. Others may work on it at the same time (`fedgraft work`).
+        tune: how many trials each method has, the references too, to find its learning rate and its numbers first, on
+            validation data of a draw of their own (:func:`tune`); without, all have the same rate and their defaults.
         parallel: how many runs at once; ``"auto"`` measures whether several are faster.
         fresh: whether to compute again what was computed before.
         progress: whether to show how it goes and, at the end, the table; unless told, in a terminal and in a notebook.
@@ -82,7 +85,7 @@ def compare(
     question = pose(chosen, Grid({}), seeds, config, recipe, federation, model, settings)
     labour = _labour(out, watchers, parallel, fresh, question.objects)
     return watched(
-        lambda display: _carry_out(question, replace(labour, watchers=[*watchers, *display]))[""],
+        lambda display: _carry_out(question, replace(labour, watchers=[*watchers, *display]), tune)[""],
         view, progress=progress,
     )  # fmt: skip
 
@@ -207,9 +210,12 @@ def grouped(agenda: Agenda) -> dict[str, list[Entry]]:
     return found
 
 
-def _carry_out(question: Question, labour: Labour) -> dict[str, Comparison[Run]]:
+def _carry_out(question: Question, labour: Labour, tune: int | None = None) -> dict[str, Comparison[Run]]:
     """Do what is left; what cannot work is refused before anything is written."""
-    if (place := labour.place) is None:
+    place = labour.place
+    if tune is not None:
+        question = _tuned(question, labour, tune)
+    if place is None:
         entries = question.entries()
         labour.expect(len(entries))
         return _gathered(
@@ -219,6 +225,17 @@ def _carry_out(question: Question, labour: Labour) -> dict[str, Comparison[Run]]
     found = write_down(question, place)
     worker = Worker(place, question.planner, labour.watchers, fresh=labour.fresh, keep=True)
     return _work(found, worker, labour)
+
+
+def _tuned(question: Question, labour: Labour, budget: int) -> Question:
+    """Tune every method first, where the comparison has its directory."""
+    from fedgraft.runs.tune import settled
+
+    if labour.place is None:
+        raise UserError("a comparison that is tuned keeps its trials: name a directory for it (out)")
+    return settled(
+        question, budget, labour.place, watchers=labour.watchers, parallel=labour.parallel, fresh=labour.fresh
+    )
 
 
 def _claim(agenda: Agenda, question: Question) -> None:

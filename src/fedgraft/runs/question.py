@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedgraft.base.errors import UserError
@@ -53,6 +53,8 @@ class Question:
     seeds: tuple[int, ...]
     planner: Planner
     objects: bool = False
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """The learning rates that tuning chose, by the labels of the methods."""
 
     def entries(self) -> tuple[Entry, ...]:
         """Plan a run of every method under all settings, so that what cannot work is refused; return all runs."""
@@ -65,6 +67,8 @@ class Question:
             self.planner.remember(settled, fed)
             for seed, (label, method) in itertools.product(self.seeds, self.members.items()):
                 known = {"method": METHODS.named(method), "params": method.parameters(), "seed": seed}
+                if label in self.rates:
+                    known["training"] = settled.training.but(lr=self.rates[label])
                 place = f"{name + '/' if name else ''}{folder_name(label)}-seed{seed}"
                 found.append(Entry.of(place, settled.model_copy(update=known), label))
             for entry in found[-len(self.seeds) * len(self.members) :][: len(self.members)]:
