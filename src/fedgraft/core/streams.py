@@ -58,8 +58,8 @@ def seed_generators(number: int, *, everywhere: bool) -> None:
 
 def _has_opened() -> bool:
     """Whether there is a device in use; asking whether there is one at all would forbid a fork of workers for CUDA."""
-    cuda = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-    return cuda or torch.xpu.is_initialized() or torch.backends.mps.is_available()
+    opened = torch.cuda.is_initialized() or torch.xpu.is_initialized()  # type: ignore[no-untyped-call]
+    return bool(opened) or torch.backends.mps.is_available()
 
 
 def seed_globals(*key: Key) -> None:
