@@ -157,6 +157,7 @@ MEANINGS = {
     "method": "name of the method",
     "label": "the method with those of its settings that differ",
     "params": "all hyper-parameters",
+    "tuned": "what tuning chose, where it did: the learning rate, and numbers of the method",
     "reconstruction": "whether the paper leaves parts of the method open",
     "headline": "the point at which the method's paper measures",
     "rounds": "a record for each round",
