@@ -76,7 +76,7 @@ def simulate(point: dict[str, Any], place: Path) -> None:
             watchers=[clock], progress=False,
         )  # fmt: skip
     finally:
-        figures = {
+        figures: dict[str, Any] = {
             "seconds": time.process_time(), "wall_seconds": time.perf_counter() - began,
             "peak_mib": round(own_peak() / MEBI),
         }  # fmt: skip
