@@ -2,6 +2,7 @@
 
     python -m benchmarks                    # engine, steps, server, growth, agenda
     python -m benchmarks peers              # the same work by other libraries, each in an environment of its own
+    python -m benchmarks million            # a million clients, in one process and on two ranks; takes a while
     python -m benchmarks deployment         # a round on Flower against one of the local engine; takes a while
     python -m benchmarks engine --tiny --figures DIR/figures.json --page DIR/page.md
     python -m benchmarks page               # the page again, from the figures
@@ -26,10 +27,11 @@ PARTS = {
     "server": "benchmarks.server",
     "growth": "benchmarks.growth",
     "agenda": "benchmarks.agenda",
+    "million": "benchmarks.million",
     "peers": "benchmarks.peers.race",
     "deployment": "benchmarks.deployment",
 }
-ALONE = [part for part in PARTS if part not in ("peers", "deployment")]
+ALONE = [part for part in PARTS if part not in ("million", "peers", "deployment")]
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import engine, growth, machine, page, server, steps, work
+from benchmarks import engine, growth, machine, million, page, server, steps, work
 from benchmarks.peers import race
 from fedgraft import kernels
 from fedgraft.engines.local import LocalEngine
@@ -112,6 +112,18 @@ def test_the_page_tells_the_figures(figures: dict[str, Any]) -> None:
     assert text.count("Reduced scale") == 6
     assert figures["engine"]["machine"]["torch"] in text
     assert "Growth" not in page.render({"engine": figures["engine"]}), "what was not measured is not told"
+
+
+def test_a_crowd_is_simulated_from_mapped_pictures(tmp_path: Path, figures: dict[str, Any]) -> None:
+    """Twelve thousand clients, two thousandths of them for two rounds, and the page has a line for it."""
+    million.pictures(tmp_path, 12_000)
+    point = {"clients": 12_000, "share": 0.002, "rounds": 2, "engine": "local", "ranks": 1}
+    row = million.measured(point, tmp_path)
+    assert row["accepted"] == [24, 24]
+    assert len(row["round_seconds"]) == 2
+    text = page.render({"million": {**figures["engine"], "result": [row]}})
+    assert f"| 12,000 | 24 | local | {row['planned_seconds']:.1f} |" in text
+    assert f"`{row['checksum']}` |" in text
 
 
 def test_the_page_says_where_a_bar_is_missed(figures: dict[str, Any]) -> None:

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
+from fedgraft.core import inbox
 from fedgraft.methods import METHODS
-from fedgraft.runs.run import run
+from fedgraft.runs.run import resume, run
 
 SETTINGS: dict[str, Any] = {
     "dataset": "digits", "clients": 5, "partition": "dirichlet:0.5", "model": "mlp:8", "rounds": 2, "epochs": 1,
@@ -23,7 +24,9 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import fedgraft as fg
+from fedgraft.core import inbox
 settings, names, out = eval(sys.argv[1]), sys.argv[2].split(), Path(sys.argv[3])
+inbox.BLOCK = int(sys.argv[4])
 for name in names:
     try:
         fg.run(name, engine="distributed", out=out / name, progress=False, **settings)
@@ -50,9 +53,32 @@ def torchrun(ranks: int, *words: str, cwd: Path) -> "subprocess.CompletedProcess
     )  # fmt: skip
 
 
+DIVERGING = """
+import torch
+from fedgraft.core.message import Message
+from fedgraft.methods.fedavg import FedAvg
+
+class Diverging(FedAvg):
+    def reply(self, client, received, trained):
+        reply = super().reply(client, received, trained)
+        return reply if client.id != 3 else Message(weights=torch.full_like(reply["weights"], torch.nan))
+"""
+KILLED = """
+import os, signal
+from fedgraft.methods.fedavg import FedAvg
+
+class Killed(FedAvg):
+    def fit(self, client, received):
+        if client.id == 1 and client.round == 1 and os.environ.get("RANK") == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().fit(client, received)
+"""
+
+
 def same_bits(ranks: int, names: list[str], place: Path) -> None:
     (place / "ranks.py").write_text(SCRIPT)
-    done = torchrun(ranks, "ranks.py", repr(SETTINGS), " ".join(names), "distributed", cwd=place)
+    words = ["ranks.py", repr(SETTINGS), " ".join(names), "distributed", str(inbox.BLOCK)]
+    done = torchrun(ranks, *words, cwd=place)
     assert done.returncode == 0, done.stderr[-2000:]
     for name in names:
         if not (place / "local" / name).exists():
@@ -70,6 +96,39 @@ def test_two_ranks_have_the_bits_of_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_every_method_has_the_same_bits_at_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
     same_bits(ranks, list(METHODS), tmp_path)
+
+
+@pytest.mark.slow
+def test_means_in_several_blocks_have_the_same_bits_on_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four of five clients in a round, in blocks of two; one of them sends what is no number."""
+    (tmp_path / "mine.py").write_text(DIVERGING)
+    own = f"{tmp_path / 'mine.py'}:Diverging"
+    monkeypatch.setattr(inbox, "BLOCK", 2)
+    (tmp_path / "ranks.py").write_text(SCRIPT.replace("out / name", "out / name.rpartition(':')[2]"))
+    words = ["ranks.py", repr(SETTINGS), f"fedavg scaffold dbe {own}", "distributed", "2"]
+    done = torchrun(2, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name in ("fedavg", "scaffold", "dbe", own):
+        folder = name.rpartition(":")[2]
+        run(name, out=tmp_path / "local" / folder, progress=False, **SETTINGS)
+        assert final(tmp_path / "distributed" / folder) == final(tmp_path / "local" / folder), name
+    result = final(tmp_path / "local" / "Diverging")["result"]
+    assert result["refused"] == sum(3 in record["participants"] for record in result["rounds"]) > 0
+
+
+@pytest.mark.slow
+def test_a_run_of_which_a_rank_was_killed_ends_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(KILLED)
+    settings = SETTINGS | {"participation": "1"}
+    (tmp_path / "ranks.py").write_text(SCRIPT.replace("out / name", "out / 'killed'"))
+    own = f"{tmp_path / 'mine.py'}:Killed"
+    done = torchrun(2, "ranks.py", repr(settings), own, "distributed", "1024", cwd=tmp_path)
+    assert done.returncode != 0
+    begun = tmp_path / "distributed" / "killed"
+    assert not (begun / "result.json").exists()
+    resume(begun, engine="local")
+    run(own, out=tmp_path / "whole", progress=False, **settings)
+    assert final(begun) == final(tmp_path / "whole")
 
 
 @pytest.mark.slow

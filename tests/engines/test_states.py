@@ -13,6 +13,7 @@ from fedgraft import run
 from fedgraft.base import disk
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.core.state import State
+from fedgraft.data import digest, federation
 from fedgraft.data.federation import Federation, federate
 from fedgraft.data.members import Members
 from fedgraft.engines.local import LocalEngine
@@ -141,3 +142,27 @@ def test_of_many_clients_a_few_are_tested_the_same_in_every_round(fed: Federatio
     assert torch.equal(server["weights/0"], whole["weights/0"]), "whom we look at changes nothing"
     for client in tested[0]:
         assert done[-1].test["trained"].per_client[client] == every[-1].test["trained"].per_client[client]
+
+
+def test_very_many_clients_have_one_fingerprint_and_the_same_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the limit at three, four clients are many: what tells them from others is the same in memory and on disk."""
+    few = federate("digits", 4, "dirichlet:0.5", seed=1)
+    monkeypatch.setattr(federation, "MANY", 3)
+    many, mapped, other = (
+        federate("digits", 4, "dirichlet:0.5", seed=seed, on_disk=on_disk)
+        for seed, on_disk in ((1, False), (1, True), (2, False))
+    )
+    counted, known = many.counts(), few.counts()
+    assert counted is not None
+    assert known is not None
+    assert counted.tolist() == known.tolist()
+    assert len(few.fingerprints) == 4
+    assert many.fingerprints == mapped.fingerprints
+    assert len(many.fingerprints) == 1
+    assert digest.difference(many.fingerprints, mapped.fingerprints, many.names) is None
+    told = digest.difference(many.fingerprints, other.fingerprints, many.names)
+    assert told == "the samples, or who has them, are others"
+    assert all(
+        torch.equal(one.train.inputs, two.train.inputs) and torch.equal(one.test.labels, two.test.labels)
+        for one, two in zip(few.clients, mapped.clients, strict=True)
+    )

@@ -27,13 +27,18 @@ def replaced(bank: Tensor, rows: Sequence[int], values: Tensor) -> Tensor:
 
 
 def mean(bank: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean of the rows, in float64 so that it hardly rounds.
+    """Return the weighted mean of the rows, made in float64 so that it hardly rounds."""
+    return exact_mean(bank, weights).to(bank.dtype)
+
+
+def exact_mean(bank: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean of the rows in float64.
 
     Block by block of columns: a copy of the whole bank in float64 would be twice as large as the bank.
     """
     shares = weights.to(torch.float64)
     shares = shares / shares.sum()
-    result = bank.new_empty(bank.shape[1:])
+    result = bank.new_empty(bank.shape[1:], dtype=torch.float64)
     for start in range(0, bank.shape[1], BLOCK):
         block = slice(start, start + BLOCK)
         result[block] = shares @ bank[:, block].to(torch.float64)

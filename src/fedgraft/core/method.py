@@ -152,7 +152,10 @@ class Method:
         return {"weights": Field((layout.width(self.shared(), server.spec.settings.buffers),), layout.dtype)}
 
     def sums(self) -> Sums:
-        """How the server weighs replies, if their mean is all that it needs: secure aggregation gives it no more."""
+        """How the server weighs replies, if their mean is all that it needs: then it gets no more (``core/inbox.py``).
+
+        A class that changes ``merge`` says it anew.
+        """
         return ""
 
     def merge(self, server: Server, inbox: Inbox) -> None:
@@ -230,6 +233,12 @@ class Method:
         return declared | {name: value for name, value in vars(self).items() if name not in declared}
 
 
+def sums_of(method: Method) -> Sums:
+    """Return what a method says in ``sums``, if it is said of the ``merge`` that it has."""
+    said, done = (next(c for c in type(method).__mro__ if name in vars(c)) for name in ("sums", "merge"))
+    return method.sums() if issubclass(said, done) else ""
+
+
 def weight(method: Method, spec: Spec, samples: int) -> int:
     """Return what a client with so many samples counts in a sum; all alike, where a whole client is protected."""
     return samples if method.sums() == "samples" and spec.client_privacy is None else 1
@@ -238,8 +247,11 @@ def weight(method: Method, spec: Spec, samples: int) -> int:
 def average(spec: Spec, inbox: Inbox, entry: str = "weights", *, uniform: bool = False) -> Tensor:
     """FedAvg's mean: the entries of the replies, weighed by how many samples each sender has, or all alike.
 
-    A method that averages does so here, or by ``spec.mean``, and says so in ``averages``.
+    A method that averages does so here, or by ``spec.mean``, and says so in ``averages``. What stands in everybody's
+    place is its own mean.
     """
     senders = sorted(inbox)
+    if len(inbox) > 1 and all(inbox[sender] is inbox[senders[0]] for sender in senders):
+        return inbox[senders[0]][entry].clone()
     shares = torch.tensor([1 if uniform else spec.samples[sender] for sender in senders])
     return spec.mean(torch.stack([inbox[sender][entry] for sender in senders]), shares)

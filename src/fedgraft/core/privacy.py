@@ -18,7 +18,7 @@ from fedgraft.core import exchange
 from fedgraft.core.budget import Budget, multiplier
 from fedgraft.core.client import Client, ClientId
 from fedgraft.core.clientlevel import ClientPrivacy
-from fedgraft.core.method import Method, Server
+from fedgraft.core.method import Method, Server, sums_of
 from fedgraft.core.model import Architecture
 from fedgraft.core.rounds import Participation
 from fedgraft.core.samples import ClientData, Samples
@@ -178,7 +178,7 @@ def sums_objection(method: Method, spec: Spec) -> str | None:
     expected = method.expects(server, 0)
     if not expected:
         return None
-    if not method.sums():
+    if not sums_of(method):
         return f"its server needs what each client sends ({', '.join(expected)}), not only the sum of it"
     if type(method).waves is not Method.waves:
         return "its clients are served in several waves of a round, and each of them would cost as much as a round"

@@ -17,9 +17,10 @@ from fedgraft.core.crossing import copies
 from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import KINDS, POINTS, Point, Score, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
+from fedgraft.core.inbox import blocks, collector, parted
 from fedgraft.core.message import Message, objection
-from fedgraft.core.method import Inbox, Method, Server, Spec, weight
-from fedgraft.core.release import leaves, release
+from fedgraft.core.method import Method, Server, Spec, weight
+from fedgraft.core.release import leaves
 from fedgraft.core.stages import StageError
 
 
@@ -192,8 +193,30 @@ def _serve(
     losses: list[tuple[float, int]],
 ) -> None:
     """Send to a wave of clients, refuse what is wrong with their replies, merge the rest."""
+    collected, heard = collector(method, server), 0
+    for block in blocks(method, server.spec, wave):
+        seen, taken = _heard(method, server, engine, block, this)
+        started = time.perf_counter()
+        losses += [(o.loss, server.spec.samples[client]) for client, o in taken.items() if math.isfinite(o.loss)]
+        heard += len(taken)
+        this.heard |= taken.keys()
+        engine.commit(taken.keys())
+        collected.add(seen, {client: outcome.reply for client, outcome in taken.items()})
+        this.server_seconds += time.perf_counter() - started
     started = time.perf_counter()
-    messages = deliver(method, server, wave)
+    this.accepted += heard
+    undone = server.spec.client_privacy is not None and heard < min(engine.quorum, len(wave))
+    if inbox := {} if undone else collected.inbox():  # below the quorum nothing is released, nor spent
+        method.merge(server, inbox)
+    this.server_seconds += time.perf_counter() - started
+
+
+def _heard(
+    method: Method, server: Server, engine: Engine, block: Sequence[ClientId], this: Round
+) -> tuple[dict[ClientId, Message], dict[ClientId, Outcome]]:
+    """Let a block of clients train; return what they saw of the messages to them, and what the server takes of it."""
+    started = time.perf_counter()
+    messages = deliver(method, server, block)
     this.bytes_down += sum(message.nbytes for message in messages.values())
     this.messages_down += len(messages)
     this.server_seconds += time.perf_counter() - started
@@ -204,18 +227,8 @@ def _serve(
     stages = server.spec.pipeline
     seen = {client: stages.decode("down", message, {}) for client, message in messages.items()}
     taken = accepted(method, server, seen, outcomes, this)
-    replies = {client: outcome.reply for client, outcome in taken.items()}
-    losses += [(o.loss, server.spec.samples[client]) for client, o in taken.items() if math.isfinite(o.loss)]
-    this.accepted += len(replies)
-    this.heard |= replies.keys()
-    engine.commit(replies.keys())
-    inbox: Inbox = replies
-    if server.spec.client_privacy is not None:
-        undone = len(replies) < min(engine.quorum, len(wave))  # below the quorum nothing is released, nor spent
-        inbox = {} if undone else release(method, server, seen, replies)
-    if inbox:
-        method.merge(server, inbox)
     this.server_seconds += time.perf_counter() - started
+    return seen, taken
 
 
 def accepted(
@@ -292,7 +305,9 @@ def _tested(
     method: Method, server: Server, engine: Engine, this: Round, clients: Sequence[ClientId]
 ) -> dict[ClientId, Scores]:
     """Let clients test their own models; refuse figures that no test can have given, or that nobody asked for."""
-    scores = engine.evaluate(this.number, deliver(method, server, clients))
+    scores: dict[ClientId, Scores] = {}
+    for block in parted(clients):
+        scores |= engine.evaluate(this.number, deliver(method, server, block))
     if not engine.sets:
         return {}
     taken: dict[ClientId, Scores] = {}

@@ -72,6 +72,7 @@ class Stage:
     ) -> "Mapping[ClientId, str]":
         """Say what is wrong with replies, seen beside each other; ``sent`` are the messages that they answer.
 
+        They are those of a wave or, where the loop averages, of a block of a large one (``core/inbox.py``).
         Every reply is as the method expects it. A complaint goes on from "the reply": "is too large".
         """
         return {}
@@ -136,6 +137,11 @@ class Pipeline:
     def gathering(self) -> Stage | None:
         """The stage that puts replies together before the server gets them, if there is one."""
         return next((stage for stage in self.stages if type(stage).gather is not Stage.gather), None)
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether a stage works on all replies of a wave together: it puts them together, or is no plain mean."""
+        return self.gathering is not None or any(isinstance(stage, Averaging) for stage in self.stages)
 
     def size(self, expected: Mapping[str, Field]) -> int:
         """How many bytes a valid reply has at most on its way to the server."""

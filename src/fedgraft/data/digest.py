@@ -11,7 +11,8 @@ from fedgraft.core.samples import ClientData, Samples
 
 SPLITS = {"train": "training", "validation": "validation", "test": "test"}
 Fingerprint = Mapping[str, Mapping[str, int | str]]
-"""Of each split: how many samples, and the checksums of inputs and labels; how they are prepared."""
+"""Of each split: how many samples, and the checksums of inputs and labels; how they are prepared. Of very many clients,
+one of all ``together``."""
 
 
 def fingerprint(client: ClientData) -> Fingerprint:
@@ -22,13 +23,14 @@ def fingerprint(client: ClientData) -> Fingerprint:
 def _of(samples: Samples) -> dict[str, int | str]:
     return {
         "samples": len(samples),
-        "inputs": _checksum(samples.inputs),
-        "labels": _checksum(samples.labels),
+        "inputs": checksum(samples.inputs),
+        "labels": checksum(samples.labels),
         "preparation": repr(samples.preparation),
     }
 
 
-def _checksum(tensor: Tensor) -> str:
+def checksum(tensor: Tensor) -> str:
+    """Return what any change of values, shape or type changes."""
     total = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
     total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()[:32]
@@ -38,6 +40,8 @@ def difference(there: Sequence[Fingerprint], here: Sequence[Fingerprint], names:
     """Say in what the data that were ``there`` and those ``here`` differ, or nothing."""
     if list(there) == list(here):
         return None
+    if "together" in (there or [{}])[0] or "together" in (here or [{}])[0]:
+        return "the samples, or who has them, are others"
     if len(there) != len(here):
         return f"there were {len(there)} clients, and there are {len(here)}"
     if Counter(map(repr, there)) == Counter(map(repr, here)):

@@ -103,7 +103,12 @@ class Federation:
 
     @cached_property
     def fingerprints(self) -> tuple[Fingerprint, ...]:
-        """What tells the data of each client from any other; those that were taken out come last."""
+        """What tells the data of each client from any other; those that were taken out come last.
+
+        Of more than ``MANY`` clients it is one for all of them: so many by name would be most of what a run writes.
+        """
+        if isinstance(self.clients, Members) and len(self) > MANY:
+            return (self.clients.fingerprint,)
         return tuple(fingerprint(client) for client in (*self.clients, *(data for _, data in self.unseen)))
 
     def without(self, chosen: Collection[int]) -> "Federation":
@@ -135,6 +140,8 @@ class Federation:
         """Clients x classes: how many training samples of each class each client has, if there are classes."""
         if not self.task.has_classes:
             return None
+        if isinstance(self.clients, Members) and not self.clients.validated:
+            return self.clients.counts(self.classes)
         return np.stack([client.train.counts(self.classes).numpy() for client in self.clients])
 
 
@@ -214,21 +221,23 @@ def federate(
     source = dataset if isinstance(dataset, Dataset) else _loaded(dataset, data_dir, task)
     drawn = _drawn(source, clients, partition, seed)
     preparation = _preparation(source.name, [source.x_train], normalise, augment, resize, (source.mean, source.std))
-    inputs = as_inputs(np.concatenate([source.x_train, source.x_test]), resize)
+    files = as_inputs(source.x_train, resize), as_inputs(source.x_test, resize)
     labels = torch.from_numpy(np.concatenate([source.y_train, source.y_test]))
-
-    def samples(index: Array) -> Samples:
-        chosen = torch.from_numpy(np.array(index))
-        return Samples(inputs[chosen], labels[chosen], preparation)
 
     members: Sequence[ClientData]
     if on_disk or len(drawn.train) > MANY:
         members = Members(
-            inputs, labels, drawn.train, drawn.test, preparation,
+            files, labels, drawn.train, drawn.test, preparation,
             lambda train, test, client: _client(train, test, validation, seed, client),
             validated=validation > 0, on_disk=on_disk,
         )  # fmt: skip
     else:
+        inputs = torch.cat(files)
+
+        def samples(index: Array) -> Samples:
+            chosen = torch.from_numpy(np.array(index))
+            return Samples(inputs[chosen], labels[chosen], preparation)
+
         members = tuple(
             _client(samples(train), samples(test), validation, seed, client)
             for client, (train, test) in enumerate(zip(drawn.train, drawn.test, strict=True))

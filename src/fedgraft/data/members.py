@@ -10,9 +10,10 @@ from torch import Tensor
 
 from fedgraft.core.samples import ClientData, Preparation, Samples
 from fedgraft.data.datasets.formats import Array
+from fedgraft.data.digest import Fingerprint, checksum
 
 CHUNK = 4096
-"""Samples that are copied at a time."""
+"""Samples that are copied, or clients that are counted, at a time."""
 Finish = Callable[[Samples, Samples, int], ClientData]
 """Makes a client's data of its training and test samples and its number."""
 
@@ -20,13 +21,16 @@ Finish = Callable[[Samples, Samples, int], ClientData]
 class Members(Sequence[ClientData]):
     """Clients whose data are made when they are asked for: a hundred thousand of them as objects fill a memory.
 
+    The inputs come as two ``files``, for training and for testing, through which indices count on. Where they are
+    mapped from a disk, no more than a chunk of them is ever copied into memory.
+
     Samples lie in the order of the clients, each one's training samples before its test samples. ``on_disk`` they are
     mapped from a file without a name, which is gone with the process; the system keeps in memory what is in use.
     """
 
     def __init__(
         self,
-        inputs: Tensor,
+        files: tuple[Tensor, Tensor],
         labels: Tensor,
         train: Sequence[Array],
         test: Sequence[Array],
@@ -43,7 +47,7 @@ class Members(Sequence[ClientData]):
         order = np.concatenate([part for pair in zip(train, test, strict=True) for part in pair])
         place = torch.from_numpy(order.astype(np.int64))
         self._labels = labels[place]
-        self._inputs = _on_disk(inputs, place) if on_disk else inputs[place]
+        self._inputs = _laid(files, place, on_disk=on_disk)
 
     @overload
     def __getitem__(self, client: int) -> ClientData: ...
@@ -67,17 +71,47 @@ class Members(Sequence[ClientData]):
         counts: Array = self._bounds[:, 1] - self._bounds[:, 0]
         return counts
 
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Tell the data of all clients together from any other, also from the same samples at other clients."""
+        return {
+            "together": {
+                "clients": len(self),
+                "bounds": checksum(torch.from_numpy(self._bounds)),
+                "inputs": checksum(self._inputs),
+                "labels": checksum(self._labels),
+                "preparation": repr(self._preparation),
+            }
+        }
+
+    def counts(self, classes: int) -> Array:
+        """Clients x classes: the training samples of each, before any are put aside for validation."""
+        found = np.zeros((len(self), classes), dtype=np.int64)
+        for start in range(0, len(self), CHUNK):
+            some = self._bounds[start : start + CHUNK]
+            labels = self._labels[some[0, 0] : some[-1, 2]].numpy()
+            places = np.arange(some[0, 0], some[-1, 2])
+            owner = np.searchsorted(some[:, 2], places, side="right")
+            training = places < some[owner, 1]
+            np.add.at(found, (start + owner[training], labels[training]), 1)
+        return found
+
     def _samples(self, start: int, stop: int) -> Samples:
         return Samples(self._inputs[start:stop], self._labels[start:stop], self._preparation)
 
 
-def _on_disk(inputs: Tensor, place: Tensor) -> Tensor:
-    """Copy the inputs at ``place`` to a file, and map it."""
-    shape = (len(place), *inputs.shape[1:])
-    with tempfile.TemporaryFile() as file:
-        kind = inputs.numpy().dtype
-        mapped = np.memmap(file, dtype=kind, mode="w+", shape=shape)
-        for start in range(0, len(place), CHUNK):
-            mapped[start : start + CHUNK] = inputs[place[start : start + CHUNK]].numpy()
-        mapped.flush()
-    return torch.from_numpy(mapped)
+def _laid(files: tuple[Tensor, Tensor], place: Tensor, *, on_disk: bool) -> Tensor:
+    """Copy the inputs at ``place``, to memory or to a file that is mapped."""
+    shape, kind = (len(place), *files[0].shape[1:]), files[0].numpy().dtype
+    if on_disk:
+        with tempfile.TemporaryFile() as file:
+            laid: Array = np.memmap(file, dtype=kind, mode="w+", shape=shape)
+    else:
+        laid = np.empty(shape, kind)
+    for start in range(0, len(place), CHUNK):
+        some = place[start : start + CHUNK]
+        second = some >= len(files[0])
+        rows = torch.from_numpy(laid[start : start + CHUNK])
+        rows[~second] = files[0][some[~second]]
+        rows[second] = files[1][some[second] - len(files[0])]
+    return torch.from_numpy(laid)

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from fedgraft.core.client import Client, ClientId, Predictor
 from fedgraft.core.message import Field, Message
-from fedgraft.core.method import Inbox, Server, Spec, average, hyper
+from fedgraft.core.method import Inbox, Server, Spec, Sums, average, hyper
 from fedgraft.core.model import Model
 from fedgraft.core.optimizer import Stepper
 from fedgraft.methods.fedavg import FedAvg
@@ -78,6 +78,9 @@ class DBE(FedAvg):
         if "mean" not in server:
             return {"mean": Field(architecture.features, architecture.layout.dtype)}
         return super().expects(server, client)
+
+    def sums(self) -> Sums:
+        return self.weighting
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         if "mean" not in server:

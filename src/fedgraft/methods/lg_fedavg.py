@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fedgraft.core.client import Client, ClientId
 from fedgraft.core.message import Field, Message
-from fedgraft.core.method import Inbox, Server, Spec, hyper
+from fedgraft.core.method import Inbox, Server, Spec, Sums, hyper
 from fedgraft.core.model import Part
 from fedgraft.methods.fedavg import FedAvg
 
@@ -67,6 +67,9 @@ class LGFedAvg(FedAvg):
         layout = server.spec.layout(client)
         width = layout.width(self.travels(server.round), server.spec.settings.buffers)
         return {"weights": Field((width,), layout.dtype)}
+
+    def sums(self) -> Sums:
+        return self.weighting
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         part, spec = self.travels(server.round), server.spec

@@ -48,7 +48,7 @@ from torch import Tensor
 
 from fedgraft.core.client import Client, Predictor
 from fedgraft.core.message import Message
-from fedgraft.core.method import Inbox, Server, hyper
+from fedgraft.core.method import Inbox, Server, Sums, hyper
 from fedgraft.methods.fedavg import FedAvg
 
 FARTHEST = 0.75
@@ -82,6 +82,9 @@ class PFedMe(FedAvg):
     )
 
     # ---- server half
+    def sums(self) -> Sums:
+        return self.weighting
+
     def merge(self, server: Server, inbox: Inbox) -> None:
         before = dict(server)
         super().merge(server, inbox)

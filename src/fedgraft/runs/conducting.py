@@ -15,7 +15,7 @@ from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.secure import Secure
 from fedgraft.core.stages import pipeline
 from fedgraft.core.state import State
-from fedgraft.data.federation import Federation
+from fedgraft.data.federation import MANY, Federation
 from fedgraft.engines.states import First, Shelf, States
 from fedgraft.engines.workshop import single_thread
 from fedgraft.runs import checkpoint, directory, names, results, unseen
@@ -23,6 +23,7 @@ from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import RunConfig, participation_range
 from fedgraft.runs.guarantees import guarantees
 from fedgraft.runs.history import History
+from fedgraft.runs.population import Population
 from fedgraft.runs.resultfile import FORMAT
 
 if TYPE_CHECKING:
@@ -130,6 +131,12 @@ def _due(config: RunConfig, done: int, seconds: float) -> bool:
     return config.checkpoint_every > 0 and (done % config.checkpoint_every == 0 or done == config.rounds)
 
 
+def _label_counts(population: Population) -> list[list[int]] | None:
+    """Who holds how many samples of what; of very many clients it is not written down, and no picture shows it."""
+    counts = None if len(population) > MANY else population.counts()
+    return None if counts is None else counts.tolist()
+
+
 def _chosen(method: Method, config: RunConfig) -> dict[str, float | int]:
     """What tuning decides."""
     return {"lr": config.training.lr, **{each.name: getattr(method, each.name) for each in names.searched(method)}}
@@ -159,7 +166,7 @@ def _result(run: "Run") -> dict[str, Any]:
         **({} if run.start is None else {"start": dict(run.start.facts)}),
         "names": list(run.federation.names),
         "samples": list(run.spec.samples),
-        "label_counts": None if (counts := run.federation.counts()) is None else counts.tolist(),
+        "label_counts": _label_counts(run.federation),
         **results.lasted(run.records),
         "bytes_up_per_client": up,
         "bytes_down_per_client": down,

@@ -6,6 +6,7 @@ been sent. A round that is repeated after an interruption gives the same bits, a
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,7 +17,10 @@ from fedgraft.core.spec import Spec
 
 def guarantees(spec: Spec, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what stands in result.json: one entry for each unit that is protected."""
-    asked = [sum(client in record["participants"] for record in records) for client in range(spec.clients)]
+    if not spec.private:
+        return []
+    times = Counter(client for record in records for client in record["participants"])
+    asked = [times[client] for client in range(spec.clients)]
     return [*_samples(spec, asked), *_clients(spec, asked, len(records))]
 
 

@@ -14,7 +14,7 @@ from fedgraft import kernels, models
 from fedgraft.base.errors import UserError
 from fedgraft.base.reference import absolute
 from fedgraft.core import streams
-from fedgraft.core.method import Method, Server
+from fedgraft.core.method import Method, Server, sums_of
 from fedgraft.core.model import Architecture, as_taken
 from fedgraft.core.secure import LEAST, Secure
 from fedgraft.core.settings import TASKS
@@ -283,7 +283,7 @@ def _insist_on_sums(method: Method, server: Server, stage: Secure) -> None:
     spec, expected = server.spec, method.expects(server, 0)
     if not expected:  # nothing is sent, so there is nothing to hide
         return
-    if not method.sums():
+    if not sums_of(method):
         raise UserError(
             f"{method.name} needs what each client sends ({', '.join(expected)}), not only the sum of it: the stage "
             f"{stage.name} cannot serve it"

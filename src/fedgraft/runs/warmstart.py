@@ -152,7 +152,8 @@ def _clients(place: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
             facts = results.read_json(place / "federation.json")
             return tuple(facts["sites"]), tuple(int(each["train"]) for each in facts["samples"])
         names = who.names or results.read_json(place / results.RESULT)["names"]
-        held = [int(each["train"]["samples"]) for each in who.data or []]
+        apart = [each["train"]["samples"] for each in who.data or [] if "train" in each]
+        held = [int(each) for each in apart or results.read_json(place / results.RESULT)["samples"]]
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{place} does not say who its clients were: it is damaged, or of an older fedgraft") from None
     return tuple(names), tuple(held[: len(names)])

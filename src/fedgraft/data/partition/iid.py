@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from .partition import cut
 from .scheme import Files, Lists, Scheme
 
 
@@ -18,6 +19,8 @@ class IID(Scheme):
     paper: ClassVar[str] = "FlexiFed, and the usual control"
 
     def assign(self, files: Files, clients: int, rng: np.random.RandomState) -> tuple[Lists, Lists]:
-        train = np.array_split(rng.permutation(np.concatenate(files.train)), clients)
-        test = np.array_split(rng.permutation(np.concatenate(files.test)), clients)
-        return tuple(train), tuple(test)
+        return self._parts(files.train, clients, rng), self._parts(files.test, clients, rng)
+
+    def _parts(self, members: Lists, clients: int, rng: np.random.RandomState) -> Lists:
+        each, more = divmod(sum(map(len, members)), clients)
+        return cut(rng.permutation(np.concatenate(members)), each + (np.arange(clients) < more))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -39,7 +40,7 @@ class Partition:
             )
         for part in ("train", "test"):
             lists = getattr(self, part)
-            frozen = tuple(_indices(values, part, client) for client, values in enumerate(lists))
+            frozen = _at_once(lists) or tuple(_indices(values, part, client) for client, values in enumerate(lists))
             object.__setattr__(self, part, frozen)
         leaked = np.intersect1d(np.concatenate(self.train), np.concatenate(self.test))
         if leaked.size:
@@ -140,6 +141,29 @@ def _member(content: dict[str, Any], key: str, kind: type) -> Any:
         name = {str: "a text", int: "a whole number", list: "a list of lists"}[kind]
         raise UserError(f'"{key}" must be {name}')
     return content[key]
+
+
+def cut(samples: Ints, sizes: ArrayLike) -> tuple[Ints, ...]:
+    """Cut samples into stretches of these sizes: views, a million of which are made in a moment."""
+    ends = np.cumsum(sizes).tolist()
+    return tuple(samples[start:stop] for start, stop in zip([0, *ends], ends, strict=False))
+
+
+def plain(lists: Sequence[ArrayLike]) -> bool:
+    """Whether every list is an array of indices already."""
+    return all(isinstance(each, np.ndarray) and each.dtype == np.int64 and each.ndim == 1 for each in lists)
+
+
+def _at_once(lists: Sequence[ArrayLike]) -> tuple[Ints, ...] | None:
+    """Freeze the lists of all clients as one array, if each is as it should be; else somebody has to look at each."""
+    if not plain(lists):
+        return None
+    arrays = [np.asarray(each) for each in lists]
+    sizes, whole = [len(each) for each in arrays], np.concatenate(arrays)
+    if not all(sizes) or whole.min() < 0:
+        return None
+    whole.setflags(write=False)
+    return cut(whole, sizes)
 
 
 def _indices(values: ArrayLike, part: str, client: int) -> Ints:

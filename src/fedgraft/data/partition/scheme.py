@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from fedgraft.base.errors import UserError
 from fedgraft.core.streams import frozen_generator
 
-from .partition import Ints, Partition
+from .partition import Ints, Partition, cut, plain
 
 Lists = tuple[Ints, ...]
 
@@ -122,8 +122,7 @@ def deal(members: Lists, counts: Ints, start: int = 0) -> Lists:
         return tuple(np.empty(0, np.int64) for _ in range(clients))
     owner = np.concatenate(owners)
     samples = np.concatenate(taken)[np.argsort(owner, kind="stable")]
-    ends = np.cumsum(np.bincount(owner, minlength=clients))[:-1]
-    return tuple(np.split(samples, ends))
+    return cut(samples, np.bincount(owner, minlength=clients))
 
 
 def shuffled(members: Lists, rng: np.random.RandomState) -> Lists:
@@ -175,4 +174,8 @@ def _by_class(labels: Ints, classes: Ints, offset: int) -> Lists:
 
 def _sorted(lists: Lists) -> Lists:
     # File order: the official files are shuffled, so that even a plain cut through a client's list sees all classes.
-    return tuple(np.sort(indices) for indices in lists)
+    if not plain(lists):
+        return tuple(np.sort(indices) for indices in lists)
+    sizes = [len(indices) for indices in lists]
+    samples = np.concatenate(lists)
+    return cut(samples[np.lexsort((samples, np.repeat(np.arange(len(sizes)), sizes)))], sizes)
