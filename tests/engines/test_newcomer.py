@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from conftest import a_few_first
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -51,7 +52,7 @@ def accuracy(joined: Joined, point: str = "trained") -> float:
     return joined.scores.test[point].value(joined.server.spec.metrics[0])  # type: ignore[index]
 
 
-@pytest.mark.parametrize("name", list(METHODS))
+@pytest.mark.parametrize("name", a_few_first(METHODS))
 def test_every_method_serves_a_newcomer_and_nobody_else_notices(name: str) -> None:
     run = trained(name)
     if run.method.refuses_newcomers:
@@ -225,8 +226,6 @@ def test_random_numbers_of_the_caller_are_left_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in ("fedgpa", "flexifed") else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
-)
+@pytest.mark.parametrize("name", a_few_first(METHODS))
 def test_newcomers_with_one_sample_batchnorm_or_another_network(name: str) -> None:
     check_newcomers(METHODS[name])

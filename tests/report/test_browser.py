@@ -24,9 +24,10 @@ playwright = pytest.importorskip(
 CHROMIUM = os.environ.get("FEDGRAFT_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no browser: install Chromium (Debian: apt-get install chromium)"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser: install Chromium (Debian: apt-get install chromium)"),
+]
 
 PICTURES = Path(__file__).parents[2] / "build" / "report"
 FLAGS = [

@@ -248,6 +248,7 @@ def test_runs_can_be_written_down_for_others_to_do(tmp_path: Path) -> None:
     assert sorted(file.parent.name for file in place.glob("*/comparison.json")) == ["lr=0.1", "lr=0.2"]
 
 
+@pytest.mark.slow
 def test_several_at_once_end_in_the_same_bits(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"seeds": 2, **SETTINGS}
     one = fg.compare("fedper", out=tmp_path / "one", **settings)

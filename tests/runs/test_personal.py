@@ -37,6 +37,7 @@ def test_every_method_gives_the_models_of_its_figures(name: str, fed: Federation
         assert torch.allclose(outputs, kept.predictor("client 1", point)(x), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_is_there_in_another_process(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"model": "mlp:16", "clients": 4, "seed": 3, **QUICK}
     run = fg.compare("dbe", dataset="digits", seeds=1, out=tmp_path / "both", **settings).runs["dbe"][0]
