@@ -164,7 +164,7 @@ def test_clients_of_different_architectures_are_served_or_refused_in_a_sentence(
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns(name: str) -> None:
     fed = blobs((40, 40, 40, 40))
-    done, _, _ = simulate(make(name), fed, specification(fed, rounds=8, lr=0.05), evaluate_every=8)
+    done, _, _ = simulate(make(name), fed, specification(fed, rounds=5, lr=0.05), evaluate_every=5)
     headline = METHODS[name].headline
     assert done[-1].test[headline].pooled > 0.6, "two of three classes a client: chance is about a half"
 

@@ -76,6 +76,7 @@ def test_several_processes_do_every_run_once(tmp_path: Path, alone: dict[str, An
     assert not list(agenda.place.glob("queue/*.lease"))
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_lose_nothing(tmp_path: Path, alone: dict[str, Any]) -> None:
     agenda = Agenda(tmp_path / "agenda", entries())
     agenda.write()
