@@ -22,7 +22,7 @@ from fedgraft.runs.config import flag as typed_as
 PANELS = {
     "dataset data_dir clients partition validation normalise augment resize target site_column split test_share window "
     "ignore categories task": "Data",
-    "model head kernels": "Model",
+    "model head kernels together": "Model",
     "rounds seed data_seed participation hold_out start_from evaluate_every global_test checkpoint_every": "Rounds",
     "epsilon delta noise sample_clip feature_clip client_epsilon client_noise client_clip client_quantile": "Privacy",
     "stages": "Messages and server",

@@ -234,8 +234,8 @@ def test_a_deadline_holds_with_one_worker_too(fed: Federation, tmp_path: Path) -
 
 
 def test_a_deadline_needs_a_process_that_can_be_ended(fed: Federation) -> None:
-    with pytest.raises(UserError, match="a deadline needs a worker process, and clients on meta train in this one"):
-        LocalEngine(FedAvg(), specification(fed), fed.clients, device="meta", faults=Faults(deadline=5.0))
+    with pytest.raises(UserError, match="a deadline needs a worker process, and clients on mps train in this one"):
+        LocalEngine(FedAvg(), specification(fed), fed.clients, device="mps", faults=Faults(deadline=5.0))
 
 
 @dataclass(frozen=True)

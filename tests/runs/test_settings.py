@@ -58,6 +58,7 @@ ANOTHER: dict[str, Any] = {
     "deadline": 100.0,
     "kernels": "torch",
     "device": "cuda:9",
+    "together": 2,
     "lr": 0.5,
     "momentum": 0.1,
     "weight_decay": 0.1,
@@ -89,12 +90,12 @@ OF_THE_DATA = {
     *OF_TABLES,
 }  # fmt: skip
 REFUSED = {
-    "name": {"device"} | OF_TABLES,
-    "file": {"device", "data_dir"} | OF_TABLES,
-    "folder": {"device", "data_dir", "clients", "partition"} | OF_TABLES,
-    "object": {"device"} | OF_THE_DATA,
+    "name": {"device", "together"} | OF_TABLES,
+    "file": {"device", "together", "data_dir"} | OF_TABLES,
+    "folder": {"device", "together", "data_dir", "clients", "partition"} | OF_TABLES,
+    "object": {"device", "together"} | OF_THE_DATA,
 }
-"""What cannot act, for each way of giving data; there is no ninth graphics card."""
+"""What cannot act, for each way of giving data; there is no ninth graphics card, and FedProx has a fit of its own."""
 SETTINGS = [name for name in {**RunConfig.model_fields, **Training.model_fields} if name != "training"]
 
 

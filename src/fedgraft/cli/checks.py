@@ -59,12 +59,13 @@ def _companions(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Tell what this installation has: versions, cores, kernels."""
+    """Tell what this installation has: versions, cores, CUDA devices, kernels."""
     import platform
 
     import torch
 
     from fedgraft import kernels
+    from fedgraft.engines import devices
     from fedgraft.engines.local import cores
 
     facts = {
@@ -72,7 +73,7 @@ def doctor(as_json: Json = False) -> None:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cores": cores(),
-        "cuda": torch.cuda.is_available(),
+        "devices": "; ".join(map(str, devices.graphics())) or "no CUDA device",
         "kernels": kernels.describe(),
     }
     if as_json:

@@ -44,9 +44,18 @@ def contact(method: Method, client: Client) -> None:
 
 def train(method: Method, client: Client, message: Message) -> Message:
     """Receive, train, reply; the client keeps its trained weights as ``own``."""
+    received = receive(method, client, message)
+    return answer(method, client, received, method.fit(client, received.clone()))
+
+
+def receive(method: Method, client: Client, message: Message) -> Tensor:
+    """Return the weights that a client trains from."""
     contact(method, client)
-    received = method.assemble(client, message)
-    trained = method.fit(client, received.clone())
+    return method.assemble(client, message)
+
+
+def answer(method: Method, client: Client, received: Tensor, trained: Tensor) -> Message:
+    """Reply with what was trained, and keep it."""
     insist_on_weights(method, client, assemble=received, fit=trained)
     reply = method.reply(client, received, trained)
     client["own"] = trained

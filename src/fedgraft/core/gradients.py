@@ -137,13 +137,13 @@ class Separate:
 
     def _alone(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """The loss of one sample, as a batch of its own."""
-        loss = _Whole(self._model, self._loss)
+        loss = Whole(self._model, self._loss)
         named = {f"module.{name}": tensor for name, tensor in parameters.items()}
         value: Tensor = functional_call(loss, named, (x.unsqueeze(0), y.unsqueeze(0)))
         return value
 
 
-class _Whole(nn.Module):
+class Whole(nn.Module):
     """A module whose output is the loss, so that its parameters can be exchanged for a call."""
 
     def __init__(self, model: Model, loss: Loss) -> None:

@@ -114,5 +114,5 @@ class Stepper:
 
     def on(self, span: slice, rate: float) -> "Stepper":
         """Move only a part of the thing, at another rate."""
-        part = {name: vector[span] for name, vector in self.state.items()}
+        part = {name: vector[..., span] for name, vector in self.state.items()}
         return Stepper(self.optimizer, self.settings, rate, part)

@@ -7,9 +7,8 @@ worker never changes a training run.
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import numpy as np
 import torch
@@ -40,23 +39,27 @@ def torch_seed(*key: Key) -> int:
 
 def seed_torch(device: torch.device, *key: Key) -> None:
     """Set torch's own generators to the start of this stream: the CPU's, and those of a device that is none."""
-    seed_generators(torch_seed(*key), everywhere=device.type != "cpu")
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(torch_seed(*key))
+    else:
+        torch.manual_seed(torch_seed(*key))
 
 
 def seed_generators(number: int, *, everywhere: bool) -> None:
-    """Set the generator of the CPU, or those of all devices that there are.
+    """Set the generator of the CPU, or those of all devices that this process has opened.
 
     Where there is none, torch.manual_seed would note its caller's stack three times, for those to come: milliseconds.
     """
-    if everywhere and _has_devices():
+    if everywhere and _has_opened():
         torch.manual_seed(number)
     else:
         torch.default_generator.manual_seed(number)
 
 
-@cache
-def _has_devices() -> bool:
-    return torch.accelerator.is_available()
+def _has_opened() -> bool:
+    """Whether there is a device in use; asking whether there is one at all would forbid a fork of workers for CUDA."""
+    opened = torch.cuda.is_initialized() or torch.xpu.is_initialized()  # type: ignore[no-untyped-call]
+    return bool(opened) or torch.backends.mps.is_available()
 
 
 def seed_globals(*key: Key) -> None:
@@ -69,13 +72,23 @@ def seed_globals(*key: Key) -> None:
 @contextmanager
 def untouched() -> Iterator[None]:
     """Leave the caller's generators as they were: torch's, NumPy's and Python's."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    back = noted()
     try:
-        with torch.random.fork_rng(devices=[]):
-            yield
+        yield
     finally:
+        back()
+
+
+def noted() -> Callable[[], None]:
+    """Note where all generators of this processor are; what is returned puts them there again."""
+    python, numpy, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+
+    def back() -> None:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+        torch.set_rng_state(torchs)
+
+    return back
 
 
 def torch_generator(*key: Key) -> torch.Generator:

@@ -8,6 +8,7 @@ ELSEWHERE = {
     "engine": "a federation runs on Flower",
     "workers": "each site trains its own client",
     "device": "each site names its own device",
+    "together": "each site trains its own client",
     "deadline": "it is one of the [rules]",
     "retries": "a site that fails is absent, and asked again in the next round",
     "failed_client": "a site that fails is absent",

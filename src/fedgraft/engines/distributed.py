@@ -6,7 +6,7 @@ Every process plans the same run. Rank 0 is the server. Each rank, the first too
 the number of ranks is its own: it keeps their states and does their work, as the local engine does. What a wave needs
 goes out in one scatter and comes back in one gather, so that the server has the replies that it has on one machine, and
 the bits are the same at any number of ranks. Messages and replies are in the processor's memory on both ends and travel
-by gloo, wherever a rank trains (`--device cuda`: each on the device of its local rank).
+by gloo, wherever a rank trains (`--device cuda`: each on its share of its machine's devices).
 """
 
 import os
@@ -24,6 +24,7 @@ from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.message import Message
 from fedgraft.core.state import State
+from fedgraft.engines import devices
 from fedgraft.engines.local import LocalEngine
 
 PATIENCE = timedelta(days=1)
@@ -40,8 +41,7 @@ class DistributedEngine(LocalEngine):
         _join()
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.workers = max(1, self.workers // _ranks_here())
-        if self.device == "cuda":
-            self.device = f"cuda:{_local_rank()}"
+        self.device = ",".join(devices.share(devices.listed(self.device), _local_rank(), _ranks_here()))
         super().__post_init__()
 
     @staticmethod

@@ -24,6 +24,7 @@ from fedgraft.base.errors import UserError
 from fedgraft.core import streams
 from fedgraft.core.client import ClientId
 from fedgraft.core.exchange import Failure
+from fedgraft.engines import devices, together
 from fedgraft.engines.mailbox import Mailbox, shared_memory
 from fedgraft.engines.simulation import Simulation
 from fedgraft.engines.workshop import Done, Job, Workshop
@@ -62,15 +63,21 @@ class LocalEngine(Simulation):
     name = "local"
     workers: int = field(default=1, kw_only=True)
     faults: Faults = field(default=Faults(), kw_only=True)
+    together: int | None = field(default=None, kw_only=True)
+    """How many clients that are alike train as one batch of networks; none: each by itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        apart = self.workers > 1 or self.faults.deadline is not None  # nobody can stop a job in this process
-        if apart and self.workers == 1 and torch.device(self.device).type != "cpu":
-            raise UserError(
-                f"a deadline needs a worker process, and clients on {self.device} train in this one: leave it out"
-            )
-        self._workers = [Worker(self.workshop) for _ in range(self.workers)] if apart else []
+        places, kind = devices.listed(self.device), self.workshop.device.type
+        apart = self.workers > 1 or kind == devices.CUDA  # this process opens no CUDA: it could not fork any more
+        if not apart and self.faults.deadline is not None:  # nobody can stop a job in this process
+            if kind != devices.CPU:
+                raise UserError(
+                    f"a deadline needs a worker process, and clients on {self.device} train in this one: leave it out"
+                )
+            apart = True
+        shops = [replace(self.workshop, device=torch.device(places[n % len(places)])) for n in range(self.workers)]
+        self._workers = [Worker(shop) for shop in shops] if apart else []
 
     def close(self) -> None:
         """End every worker."""
@@ -93,7 +100,7 @@ class LocalEngine(Simulation):
                 raise result
             tries[job.client] += 1
             if tries[job.client] <= self.faults.retries:
-                queue.append([job])
+                queue.append(self._alone(job))
             elif self.faults.then == "absent":
                 done[job.client] = Failure(f"the client failed: {_first_line(result)}")
             else:
@@ -103,8 +110,9 @@ class LocalEngine(Simulation):
         if not self._workers:
             with streams.untouched():
                 while queue:
-                    for job in queue.popleft():
-                        note(job, self._alone(job))
+                    batch = queue.popleft()
+                    for job, result in zip(batch, _results(self.workshop, batch), strict=True):
+                        note(job, result)
             return done
         idle, busy = list(self._workers), dict[Connection, _Duty]()
         while queue or busy:
@@ -125,7 +133,7 @@ class LocalEngine(Simulation):
                 del busy[connection]
                 idle.append(worker if keep else self._replace(worker))
                 if isinstance(results, BaseException) and len(duty.batch) > 1:  # each by itself: who was it?
-                    queue.extend([job] for job in duty.batch)
+                    queue.extend(map(self._alone, duty.batch))
                     continue
                 each = [results] if isinstance(results, BaseException) else results
                 for job, result in zip(duty.batch, each, strict=True):
@@ -134,6 +142,9 @@ class LocalEngine(Simulation):
 
     def _batches(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
         """Put jobs together that are short beside what each worker has to do; a deadline is for one client alone."""
+        if self.together is not None and all(job.purpose == "train" for job in jobs):
+            yield from together.groups(jobs, self.spec, self.together)
+            return
         size = {job.client: len(self.workshop.data[job.client].train) for job in jobs}
         enough = sum(size.values()) / (BATCHES * max(1, len(self._workers)))
         batch: list[Job] = []
@@ -146,16 +157,14 @@ class LocalEngine(Simulation):
         if batch:
             yield batch
 
-    def _alone(self, job: Job) -> Done | BaseException:
-        try:
-            return self.workshop.perform(job)
-        except Exception as error:
-            return error
+    def _alone(self, job: Job) -> list[Job]:
+        """A batch of one job, which is done as it would be among others."""
+        return together.Group([job]) if self.together is not None and job.purpose == "train" else [job]
 
     def _replace(self, worker: "Worker") -> "Worker":
         """Put a fresh worker in the place of one that died or hangs."""
         worker.close(patience=0.0)
-        fresh = Worker(self.workshop)
+        fresh = Worker(worker.workshop)
         self._workers[self._workers.index(worker)] = fresh
         return fresh
 
@@ -199,8 +208,9 @@ class Worker:
     _connections: list[Connection] = []  # noqa: RUF012  (the parent's ends: a new worker closes those it inherits)
 
     def __init__(self, workshop: Workshop) -> None:
+        self.workshop = workshop
         # a fork shares the data without a copy and takes any module or method, also one defined in a notebook
-        forks = hasattr(os, "fork")
+        forks = devices.forks(workshop.device)
         context: Any = multiprocessing.get_context("fork" if forks else "spawn")
         self.connection, theirs = context.Pipe()
         jobs, results = (shared_memory(), shared_memory()) if forks else (None, None)
@@ -253,28 +263,63 @@ def _serve(mailbox: Mailbox, workshop: Workshop, inherited: list[Connection], pa
     for other in inherited:
         other.close()
     torch.set_num_threads(1)
+    closed = _closed(workshop)
     while True:
         try:
             batch = mailbox.receive(keep=False)
         except (EOFError, OSError):
             return
         try:
-            mailbox.send([_result(workshop, job) for job in batch])
+            mailbox.send([closed] * len(batch) if closed else [_sent(each) for each in _results(workshop, batch)])
         except OSError:  # the parent is gone
             return
 
 
-def _result(workshop: Workshop, job: Job) -> Done | BaseException:
-    """Do a job; of the state, what is as it was need not go back."""
+def _closed(workshop: Workshop) -> UserError | None:
+    """Open the device of this worker, or say why it has none."""
     try:
-        done = workshop.perform(job)
+        devices.opened(workshop.device)
     except UserError as error:
         return error
+    return None
+
+
+def _results(workshop: Workshop, batch: Sequence[Job]) -> Iterator[Done | BaseException]:
+    """Do jobs, one after another or together."""
+    if isinstance(batch, together.Group):
+        yield from _group(workshop, batch)
+        return
+    for job in batch:
+        try:
+            yield workshop.perform(job)
+        except torch.OutOfMemoryError as error:
+            yield devices.out_of_memory(workshop.device, error)
+        except Exception as error:
+            yield error
+
+
+def _group(workshop: Workshop, group: together.Group) -> Sequence[Done | BaseException]:
+    """Do jobs together; if that fails, each by itself: who was it?"""
+    try:
+        return together.perform(workshop, group)
+    except torch.OutOfMemoryError as error:
+        return [devices.out_of_memory(workshop.device, error)] * len(group)
     except Exception as error:
-        return RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-    if done.state is None:
-        return done
-    return replace(done, state={name: tensor for name, tensor in done.state.items() if name not in done.same})
+        if len(group) == 1:
+            return [error]
+    return [result for job in group for result in _group(workshop, together.Group([job]))]
+
+
+def _sent(result: Done | BaseException) -> Done | BaseException:
+    """Make a result one that can travel; of a state, what is as it was need not go back."""
+    if isinstance(result, UserError):
+        return result
+    if isinstance(result, BaseException):
+        told = "".join(traceback.format_exception(result))
+        return RuntimeError(f"{type(result).__name__}: {result}\n{told}")
+    if result.state is None:
+        return result
+    return replace(result, state={name: tensor for name, tensor in result.state.items() if name not in result.same})
 
 
 def _end_with(parent: int) -> None:

@@ -119,7 +119,7 @@ def _joined(method: Method, copy: Server, newcomer: Newcomer, device: str, progr
     spec, client = copy.spec, copy.spec.clients - 1
     state = first_states(method, spec, [client])[client]
     data = {client: newcomer.data}
-    workshop = Workshop(method, spec, data, place, None, Workbench(place), newcomer=newcomer.name)
+    workshop = Workshop(method, spec, data, place, newcomer=newcomer.name)
     whole, steps, message = Round(0), 0, deliver(method, copy, [client])[client]
     whole.bytes_down += message.nbytes
     for number in range(spec.rounds):

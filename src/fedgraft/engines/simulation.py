@@ -20,8 +20,8 @@ from fedgraft.core.message import Message
 from fedgraft.core.method import Method, Spec
 from fedgraft.core.samples import ClientData, Samples
 from fedgraft.core.state import State
-from fedgraft.core.workbench import Workbench
 from fedgraft.data.members import Members
+from fedgraft.engines import devices
 from fedgraft.engines.states import First, Shelf, States
 from fedgraft.engines.workshop import Done, Job, Workshop
 
@@ -45,6 +45,7 @@ class Simulation:
     data: Sequence[ClientData]
     _: KW_ONLY
     device: str = "cpu"
+    """Where clients train: the device of each worker, with commas between; an engine without workers has one."""
     everyone: Samples | None = None
     """The test samples of all clients, if every model is tested on them too."""
     storage: Storage = "memory"
@@ -57,8 +58,8 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.states = self._held({})
-        place = torch.device(self.device)
-        self.workshop = Workshop(self.method, self.spec, self.data, place, self.everyone, Workbench(place))
+        place = torch.device(devices.listed(self.device)[0])
+        self.workshop = Workshop(self.method, self.spec, self.data, place, self.everyone)
         there: dict[Kind, bool] = {
             "test": True,
             "validation": _some_validation(self.data),

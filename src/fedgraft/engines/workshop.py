@@ -54,9 +54,12 @@ class Workshop:
     data: Sequence[ClientData] | Mapping[ClientId, ClientData]
     device: torch.device
     everyone: Samples | None = None
-    workbench: Workbench = field(default_factory=Workbench)
+    workbench: Workbench = field(init=False, repr=False)
     newcomer: str = ""
     """Who works here, if it is a client that was not there in training: its random numbers are its own."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "workbench", Workbench(self.device))
 
     def client(self, id: ClientId, state: State, round: int, purpose: Purpose, secret: str | None = None) -> Client:
         """Set a client up to train or to be tested. It leaves ``state`` as it is."""
@@ -77,22 +80,29 @@ class Workshop:
     def perform(self, job: Job) -> Done:
         """Do a job; only what comes back with the result counts."""
         started = time.perf_counter()
-        self.begin(job.purpose, job.client, job.round)
-        client = self.client(job.client, job.state, job.round, job.purpose, job.secret)
-        stages = self.spec.pipeline
-        message = stages.decode("down", job.message.copy_to(self.device), {})
+        client, message = self.meet(job)
         if job.purpose == "evaluate":
             return Done(scores=exchange.evaluate(self.method, client, message, self.everyone))
         work = joining.join if job.purpose == "join" else exchange.train
         reply = work(self.method, client, message)
+        return self.part(job, client, message, reply, time.perf_counter() - started)
+
+    def meet(self, job: Job) -> tuple[Client, Message]:
+        """Set the client of a job up, with its message as it reads it."""
+        self.begin(job.purpose, job.client, job.round)
+        client = self.client(job.client, job.state, job.round, job.purpose, job.secret)
+        return client, self.spec.pipeline.decode("down", job.message.copy_to(self.device), {})
+
+    def part(self, job: Job, client: Client, message: Message, reply: Message, seconds: float) -> Done:
+        """Let a client go: what it sends as it travels, and its state."""
         if self.spec.client_privacy is not None and job.purpose == "train":
             reply = self.spec.client_privacy.leaving(reply, message, client.secret_stream("client noise"))
-        reply = stages.encode("up", reply, message, client).to(torch.device("cpu"))
+        reply = self.spec.pipeline.encode("up", reply, message, client).to(torch.device("cpu"))
         state, same = client.left
         state = {name: tensor.cpu() for name, tensor in state.items()}
         reply = apart(reply, state.values())
         loss = float("nan") if self.spec.private else client.loss  # of private samples, and without noise
-        outcome = Outcome(reply, loss, client.steps, time.perf_counter() - started, job.round)
+        outcome = Outcome(reply, loss, client.steps, seconds, job.round)
         return Done(outcome, state, same=same)
 
 

@@ -24,6 +24,7 @@ from fedgraft.base.registry import Registry
 from fedgraft.core.schedules import SCHEDULES
 from fedgraft.core.settings import METRICS, OPTIMIZERS, STAGES, TASKS
 from fedgraft.data.sources.fitted import Fitted
+from fedgraft.engines import devices
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, identity, results
 from fedgraft.runs.config import ENGINES, RunConfig, runs_folder
@@ -97,7 +98,7 @@ def _within(place: Path) -> bool:
 
 def _decided(config: RunConfig) -> bool:
     """Whether nothing but what is shipped, on a CPU, has a say in the bits; data are known by their checksums."""
-    if config.device != "cpu" or config.model == "custom":
+    if not devices.on_processor(config.device) or config.model == "custom":
         return False
     named = all(registry.split(text)[0] in registry.shipped for registry, text in _named(config))
     return named and all(models.is_shipped(kind) for kind in models.fleet(config.model, config.clients))

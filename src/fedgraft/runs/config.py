@@ -127,7 +127,15 @@ class RunConfig(Settings):
     kernels: Literal["auto", "native", "torch"] = Field(
         "auto", description="convolutions by our own kernels where they are faster, wherever they can, or never"
     )
-    device: str = Field("cpu", description="where clients train: cpu or cuda")
+    together: int | None = Field(
+        None,
+        ge=2,
+        le=100_000,
+        description="up to so many clients train as one batch of networks (default: each by itself; docs/devices.md)",
+    )
+    device: str = Field(
+        "cpu", description="where clients train: cpu, cuda (all there are), or several as cuda:0,cuda:1"
+    )
     training: Training = Training()
 
     @property

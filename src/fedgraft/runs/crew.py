@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from fedgraft.base.errors import UserError
 from fedgraft.base.leash import leashed
+from fedgraft.engines import devices
 from fedgraft.engines.local import cores
 from fedgraft.runs.agenda import PAUSE, Agenda, Entry, Planner
 from fedgraft.runs.run import start
@@ -46,7 +47,9 @@ def shifts(parallel: Parallel, agenda: Agenda, planner: Planner) -> Shifts:
         return Shifts(parallel, None if parallel == 1 else max(1, cores() // parallel))
     left, several = agenda.left(), cores()
     told = left[0].config if left else None
-    if told is None or min(len(left), several) < 2 or told.workers != "auto" or told.device != "cpu":
+    if told is None or min(len(left), several) < 2 or told.workers != "auto":
+        return Shifts(1, None)
+    if not devices.on_processor(told.device):  # which one run fills, as far as its memory goes
         return Shifts(1, None)
     several = min(several, len(left))
     seconds = {workers: timed(left[0], planner, workers) for workers in (cores(), 1)}

@@ -21,6 +21,7 @@ from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.base.version import ARITHMETIC, __version__
 from fedgraft.data import digest
+from fedgraft.engines import devices
 from fedgraft.kernels.native import library
 from fedgraft.runs.config import MACHINE, RunConfig, configure
 from fedgraft.runs.metric import MetricInfo
@@ -55,6 +56,14 @@ def _instructions() -> dict[str, str]:
     return {"torch": torch.backends.cpu.get_cpu_capability(), "kernels": own}
 
 
+def _device(text: str) -> dict[str, str]:
+    """What clients train on, if it is not the processor."""
+    if devices.on_processor(text):
+        return {}
+    labels = sorted({device.label for device in devices.there(text)} - {""})
+    return {"device": " ".join([devices.kind(devices.listed(text)[0]), *labels])}
+
+
 class Identity(BaseModel):
     """A run's settings (but for the machine's), its data, and the versions and instruction sets that it runs on."""
 
@@ -83,7 +92,7 @@ class Identity(BaseModel):
         held = None if prints is None else [{split: dict(part) for split, part in each.items()} for each in prints]
         return cls(
             settings=_settings(config.model_dump()), data=held, metrics=list(metrics), names=list(data.names),
-            start=start, arithmetic=ARITHMETIC,
+            start=start, arithmetic=ARITHMETIC, instructions=_instructions() | _device(config.device),
         )  # fmt: skip
 
     @cached_property
@@ -119,6 +128,8 @@ class Identity(BaseModel):
         pairs = [(what, there.versions.get(what, "?"), self.versions[what]) for what in ("torch", "numpy")]
         for user, words in (("torch", "PyTorch's instruction set"), ("kernels", "the kernels' instruction set")):
             pairs.append((words, there.instructions.get(user, "?"), self.instructions[user]))
+        before, now = (each.instructions.get("device", devices.CPU) for each in (there, self))
+        pairs.append(("the device", before, now))
         if there.arithmetic is not None:
             pairs.append(("version of the arithmetic", str(there.arithmetic), str(self.arithmetic)))
         return [(what, before, now) for what, before, now in pairs if before != now]

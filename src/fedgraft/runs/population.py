@@ -1,7 +1,6 @@
 """What a run works on: the federation and the architectures that its configuration asks for."""
 
 import copy
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -28,6 +27,7 @@ from fedgraft.data.federation import OWN, Federation, federate
 from fedgraft.data.partition import SCHEMES
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.source import Reading
+from fedgraft.engines import devices
 from fedgraft.runs import directory
 from fedgraft.runs.config import CLIENTS, MACHINE, READING, SCHEME, RunConfig
 
@@ -269,23 +269,13 @@ def _architecture(
     with streams.untouched():
         example = as_taken(build(), example)
         found = kernels.accelerate(build(), example, config.kernels).chains if example.is_floating_point() else ()
-    if config.device != "cpu" or not found:
+    if not devices.on_processor(config.device) or not found:
         return Architecture(build, example, head, name)
 
     def accelerated() -> nn.Module:
         return kernels.accelerate(build(), choice=config.kernels).module
 
     return Architecture(accelerated, example, head, name)
-
-
-def insist_on_device(name: str) -> None:
-    """Refuse a device that this machine does not have."""
-    if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", name):
-        raise UserError(f"a device is cpu or cuda, or cuda:1 for the second, not {name!r}")
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"there is no device {name!r} here: {str(error).partition(chr(10))[0]}") from None
 
 
 def _insist_on_sums(method: Method, server: Server, stage: Secure) -> None:

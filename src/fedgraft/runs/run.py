@@ -22,6 +22,7 @@ from fedgraft.core.growth import insist_on_room
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
+from fedgraft.engines import devices
 from fedgraft.engines.workshop import single_thread
 from fedgraft.methods import METHODS
 from fedgraft.runs import (
@@ -40,6 +41,7 @@ from fedgraft.runs.conducting import Watcher, conduct, everybodys_states, taking
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
 from fedgraft.runs.frame import Frame
+from fedgraft.runs.hosting import Seats
 from fedgraft.runs.identity import Identity
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.personal import PersonalModels
@@ -68,6 +70,8 @@ class Run:
     observed: dict[str, torch.Tensor] = field(default_factory=dict)
     start: Start | None = None
     """What an earlier run left for this one to begin with, if it does."""
+    places: tuple[str, ...] = ()
+    """The device of each of its workers, where its clients are on this machine."""
     _states: Mapping[int, State] = field(default_factory=dict)
 
     @property
@@ -415,7 +419,7 @@ def plan(
 
     ``start`` gives what the run begins with, if that is not to be taken from where the configuration says.
     """
-    population.insist_on_device(config.device)
+    devices.there(config.device)
     federation = population.held_out(config, federation)
     if isinstance(federation, Federation):
         hosting.insist_on_engine(config)
@@ -443,6 +447,7 @@ def plan(
         spec = replace(spec, client_privacy=privacy.planned_for_clients(method, spec, taking_part(config)))
     if isinstance(federation, Federation):
         unseen.insist(method, federation, spec)
+        hosting.insist_on_together(config, method, spec, federation)
     server = method.setup(spec)  # and let it go: a method that cannot work here says so now
     population.insist_on_stages(method, server)
     known = {"method": METHODS.named(method), "params": method.parameters(), "model": name}
@@ -453,7 +458,9 @@ def plan(
             f"the model keeps state of its own in Python ({', '.join(kept)}): every client's training and every test "
             "begins with a fresh module, and that state is lost at its end"
         )
-    return Run(method, federation, told, spec, notes=notes, start=begun)
+    seats = hosting.seated(config, method, spec, federation) if isinstance(federation, Federation) else Seats(())
+    notes += seats.notes
+    return Run(method, federation, told, spec, notes=notes, start=begun, places=seats.places)
 
 
 def _begun(
@@ -475,11 +482,11 @@ def _begun(
 def _here(run: Run) -> Engine:
     """Have all clients on this machine, or wherever the run's engine takes them from here."""
     assert isinstance(run.federation, Federation)
-    return hosting.engine(run.config, run.method, run.spec, run.federation)
+    return hosting.engine(run.config, run.method, run.spec, run.federation, run.places)
 
 
 def _follow(run: Run) -> None:
     """Serve the process that leads the run, if this is not the one."""
     assert isinstance(run.federation, Federation)
     with single_thread():
-        hosting.follow(run.config, run.method, run.spec, run.federation)
+        hosting.follow(run.config, run.method, run.spec, run.federation, run.places)

@@ -2,15 +2,31 @@
 
 import statistics
 import time
+from dataclasses import dataclass
 from typing import Any
 
-from fedgraft.core.evaluation import POINTS, Summary
+from fedgraft.core.evaluation import POINTS, Scores, Summary
 from fedgraft.core.method import Method, Server, Spec
 from fedgraft.data.federation import Federation
+from fedgraft.engines import devices
 from fedgraft.engines.newcomer import Joined, Newcomer, NewcomerError, insist_on_newcomers, welcome
 from fedgraft.runs.config import RunConfig
 from fedgraft.runs.population import Population
 from fedgraft.runs.results import summary_facts
+
+
+@dataclass(frozen=True)
+class _Fared:
+    """What is told of a newcomer."""
+
+    scores: Scores
+    steps: int
+    bytes_up: int
+    bytes_down: int
+
+    @classmethod
+    def of(cls, joined: Joined) -> "_Fared":
+        return cls(joined.scores, joined.steps, joined.bytes_up, joined.bytes_down)
 
 
 def insist(method: Method, fed: Federation, spec: Spec) -> None:
@@ -57,10 +73,13 @@ def _kind(server: Server, number: int) -> int:
     return server.spec.assignment[number % server.spec.clients]
 
 
-def _one(method: Method, server: Server, newcomer: Newcomer, config: RunConfig) -> Joined | None:
+def _one(method: Method, server: Server, newcomer: Newcomer, config: RunConfig) -> _Fared | None:
     """Let a client join; one that fails has no figures, or ends the run, as the run says of failing clients."""
+    place = devices.listed(config.device)[0]
     try:
-        return welcome(method, server, newcomer, server.spec.rounds, device=config.device)
+        return devices.aside(
+            place, lambda: _Fared.of(welcome(method, server, newcomer, server.spec.rounds, device=place))
+        )
     except NewcomerError:
         if config.failed_client == "absent":
             return None
