@@ -37,7 +37,8 @@ LAST = Newcomer("ulm", SITES.clients[-1])
 def trained(name: str) -> Run:
     """Train a method without the last site."""
     federation = replace(SITES, clients=SITES.clients[:-1], names=SITES.names[:-1])
-    settings = {"rounds": 5, "lr": 0.2, "model": "mlp:16", "workers": 1, "epochs": 2, "batch_size": 10}
+    rate = 0.1 if name == "pfedhn" else 0.2  # at 0.2 its accuracy falls again, and rounding decides how far
+    settings = {"rounds": 5, "lr": rate, "model": "mlp:16", "workers": 1, "epochs": 2, "batch_size": 10}
     settings["evaluate_every"] = 5  # nobody asks for the figures of those who trained
     return fg.run(METHODS.make(name), federation, progress=False, **settings)
 
