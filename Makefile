@@ -6,7 +6,7 @@ export OMP_NUM_THREADS := 1
 # compiled files are kept, whatever the shell says: every process that a test starts would compile them again
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo deploy-demo test test-slow test-all coverage lint format tables results docs docs-serve dist version bench bench-peers trials mutants clean
+.PHONY: demo deploy-demo test test-slow test-landing test-all coverage lint format tables results docs docs-serve dist version bench bench-peers trials mutants clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedgraft compare ditto fedper --dataset digits --clients 13 --partition blocks:train=40 --model mlp:64 --rounds 20 --batch-size 10 --evaluate-every 5 --seeds 3 --by-client --report
@@ -25,6 +25,10 @@ test: $(VENV)/installed-dev
 # federations of real processes, the site in a browser, the tutorials, methods that learn digits
 test-slow: $(VENV)/installed-dev
 	$(PYTEST) -m 'slow and not long'
+
+# both in one session: what has to pass before work lands. Three processes, as a federation waits more than it works
+test-landing: $(VENV)/installed-dev
+	$(PYTEST) -n 3 -m 'not long'
 
 # every test: also federations that are killed and started again, which take too long for every change
 test-all: $(VENV)/installed-dev
@@ -99,9 +103,12 @@ $(VENV)/installed-flower: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[flower]'
 	touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
+# with everything that the plain installation has: the kernels are built once
+$(VENV)/installed-dev: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing (a few minutes on a fresh machine) ..."
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $@
+	touch $(VENV)/installed $@
 
 $(VENV)/installed-release: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[release]'

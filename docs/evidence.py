@@ -13,7 +13,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -447,6 +447,12 @@ def _methods(axes: Any, draws: Draws) -> None:
 # ---- the pages
 
 
+@cache
+def board() -> Board:
+    """The board, for both of its pages: its intervals are drawn once."""
+    return Board(RESULTS)
+
+
 def render(page: str) -> str:
     """One page, from the data."""
     words = Environment(
@@ -454,7 +460,7 @@ def render(page: str) -> str:
     )
     evidence = reproduce.everything(RESULTS)
     if page == "board":
-        told: Any = Board(RESULTS)
+        told: Any = board()
     elif page == "draws":
         told = Draws(evidence["fedapa"], json.loads(PARTITIONS.read_text("utf-8")))
     else:
@@ -480,7 +486,7 @@ def main() -> None:
         reproduce.keep(RESULTS, reproduce.found_in(asked.taken, machine))
     for page in PAGES:
         (RESULTS / f"{page}.md").write_text(render(page), "utf-8")
-    (RESULTS / "board.html").write_text(Board(RESULTS).page(), "utf-8")
+    (RESULTS / "board.html").write_text(board().page(), "utf-8")
     figures(Draws(reproduce.everything(RESULTS)["fedapa"], json.loads(PARTITIONS.read_text("utf-8"))))
 
 

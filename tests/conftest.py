@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,27 @@ from fedgraft.testing import specification as specification
 torch.set_num_threads(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process do all tests that share what their file makes once: the other would make it again."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let one process do all tests that share what their file makes once: the other would make it again.
+
+    Among several processes slow tests come first: one that begins last would leave the others without work.
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
             fixtures = item._fixtureinfo.name2fixturedefs.values()
             if any(each.scope == "module" for found in fixtures for each in found):
                 item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+OF_EVERY_KIND = frozenset({"fedavg", "scaffold", "fedper", "fedapa", "fedproto", "pfedhn", "fedgpa", "flexifed"})
+"""A mean, states at both ends, a part that stays, a bank, prototypes, a hypernetwork, a graph, several networks."""
+
+
+def a_few_first(names: Iterable[str]) -> list[Any]:
+    """Parametrize by methods where the engine is tried: one of every kind each time, the others with the slow tests."""
+    return [name if name in OF_EVERY_KIND else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def visit(fed: Federation, spec: Spec, client: ClientId = 0, *, round: int = 0, purpose: str = "train") -> Client:

@@ -86,6 +86,9 @@ def _live(
     os.environ.update(environment)
     sys.argv, sys.path[:0] = words, ["", *path]
     if largest is not None:
+        sys.dont_write_bytecode = (
+            True  # Python leaves half a file where it may not write all of it, and everybody reads that
+        )
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
     from fedgraft.cli import main
 

@@ -5,21 +5,22 @@ import json
 import pytest
 
 from benchmarks import partners
-from docs.board_page import Board
-from docs.evidence import PAGES, PARTITIONS, RESULTS, render
+from docs.evidence import PAGES, PARTITIONS, RESULTS, board, render
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, command, differing, scale_of
 
 RUNS = [run for each in measurement.read(RESULTS).values() for run in each]
 
 
+@pytest.mark.xdist_group("results")  # one process draws the board's intervals
 @pytest.mark.parametrize("page", PAGES)
 def test_no_page_is_stale(page: str) -> None:
     assert render(page) == (RESULTS / f"{page}.md").read_text("utf-8"), "`make results` makes them anew"
 
 
+@pytest.mark.xdist_group("results")
 def test_the_board_with_tables_that_sort_is_not_stale() -> None:
-    assert Board(RESULTS).page() == (RESULTS / "board.html").read_text("utf-8"), "`make results` makes it anew"
+    assert board().page() == (RESULTS / "board.html").read_text("utf-8"), "`make results` makes it anew"
 
 
 def test_every_measurement_belongs_to_a_cell_and_says_how_to_repeat_it() -> None:

@@ -224,7 +224,7 @@ def check_absent_clients(kind: type[Method]) -> None:
     """A client that was never picked is as it began."""
     fed = blobs()
     spec = specification(fed, rounds=2)
-    done, _, engine = simulate(kind(), fed, spec, share=0.5)
+    done, _, engine = simulate(kind(), fed, spec, share=0.5, evaluate_every=2)
     for client in set(range(len(fed))) - {client for this in done for client in this.participants}:
         start = spec.initial(client, independent=kind().independent_start)
         _insist(torch.equal(engine.states[client]["own"], start), f"client {client} was absent, and changed")
@@ -234,7 +234,7 @@ def check_awkward_clients(kind: type[Method]) -> None:
     """Clients with one class, one sample or a ragged batch are served, with and without BatchNorm; and a lone one."""
     for fed in (awkward(), blobs((12,))):
         for norm in (False, True):
-            done, server, engine = simulate(kind(), fed, specification(fed, rounds=3, norm=norm))
+            done, server, engine = simulate(kind(), fed, specification(fed, rounds=3, norm=norm), evaluate_every=3)
             refused = [refusal.reason for this in done for refusal in this.refused]
             _insist(not refused, f"its own replies are refused: {refused[:1]}")
             for name, tensor in state_of(server, engine).items():
@@ -247,7 +247,7 @@ def check_architectures(kind: type[Method]) -> None:
     fed = blobs()
     spec = fleet(fed, rounds=2, norm=True)
     if _serves(kind, spec):
-        done, _, _ = simulate(kind(), fed, spec, share=0.75)
+        done, _, _ = simulate(kind(), fed, spec, share=0.75, evaluate_every=2)
         _insist(not any(this.refused for this in done), "replies of clients with another architecture are refused")
 
 
@@ -264,7 +264,7 @@ def check_refusals_roll_back(kind: type[Method]) -> None:
 
     fed = blobs()
     spec = specification(fed, rounds=2)
-    done, server, engine = simulate(Spoiled(), fed, spec)
+    done, server, engine = simulate(Spoiled(), fed, spec, evaluate_every=2)
     if not any(this.bytes_up for this in done):
         return  # nothing is sent, so nothing can be refused
     refused = {refusal.client for this in done for refusal in this.refused}
@@ -280,11 +280,11 @@ def check_newcomers(kind: type[Method]) -> None:
     if kind.refuses_newcomers:
         return
     for fed, norm in ((awkward(), False), (awkward(), True), (blobs((12,)), False)):
-        _, server, _ = simulate(kind(), fed, specification(fed, rounds=2, norm=norm), share=0.75)
+        _, server, _ = simulate(kind(), fed, specification(fed, rounds=2, norm=norm), share=0.75, evaluate_every=2)
         _let_join(kind(), server, [*fed.clients, *blobs((7,)).clients])
     fed, spec = blobs(), fleet(blobs(), rounds=2, norm=True)
     if _serves(kind, spec):
-        _, server, _ = simulate(kind(), fed, spec)
+        _, server, _ = simulate(kind(), fed, spec, evaluate_every=2)
         for number in range(len(spec.architectures)):
             _let_join(kind(), server, fed.clients[:1], number)
 

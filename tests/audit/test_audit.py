@@ -51,6 +51,7 @@ def test_what_was_learned_by_heart_is_found(home: Path) -> None:
     assert {"client", "loss", "LiRA", "labels"} == told["per_client"][0].keys()
 
 
+@pytest.mark.slow
 def test_privacy_hides_it_and_the_attack_stays_below_epsilon(home: Path) -> None:
     pytest.importorskip("dp_accounting")
     private = {**LEARN, "epochs": 3, "epsilon": 1.0, "delta": 1e-5}

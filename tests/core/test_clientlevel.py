@@ -176,6 +176,7 @@ def test_a_budget_decides_the_noise_and_secrecy_of_who_is_asked_makes_it_less() 
         private(method, fed, client_noise=1.0, client_epsilon=1.0)
 
 
+@pytest.mark.slow
 def test_the_clip_finds_the_quantile_and_that_is_paid_for() -> None:
     """Updates of norms 0.1, 0.2 .. 10: nine in ten are within 9.05, and half of them within 5.05."""
     sent, form = Message(weights=torch.zeros(1)), Message(weights=torch.zeros(1))

@@ -18,6 +18,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +99,17 @@ def small_python(block: Block) -> str:
     return text.replace("fg.recommend(", f"fg.recommend(methods={FEW}, {more}, data=")
 
 
-def accepted(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The command that is meant and its options by name."""
+@cache
+def program() -> Any:
+    """The whole command line, which takes a while to put together."""
     from fedgraft.cli import app
 
-    at: Any = typer.main.get_command(app)
+    return typer.main.get_command(app)
+
+
+def accepted(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The command that is meant and its options by name."""
+    at: Any = program()
     path = []
     for word in words:
         if word not in getattr(at, "commands", {}):

@@ -75,6 +75,7 @@ def test_an_exported_model_answers_without_fedgraft(method: str, tmp_path: Path)
     assert found["log_loss"] == pytest.approx(facts["metrics"]["log_loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_from_tables_to_labelled_answers(tmp_path: Path) -> None:
     place = hospitals(tmp_path / "sites")
     fg.run("fedper", dataset=str(place), target="outcome", out=tmp_path / "run", **QUICK)

@@ -63,7 +63,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
 def everything(method: Method, fed: Federation, **settings: Any) -> dict[str, Tensor]:
     """All that a run of three rounds leaves: server, clients, losses at both points."""
     spec = (fleet if method.name in FLEETS else specification)(fed, rounds=3, **settings)
-    done, server, engine = simulate(method, fed, spec, share=0.75)
+    done, server, engine = simulate(method, fed, spec, share=0.75, evaluate_every=3)
     left = {f"server/{name}": value for name, value in server.items()}
     for client, state in engine.states.items():
         left |= {f"{client}/{name}": value for name, value in state.items()}
@@ -111,7 +111,7 @@ def test_every_hyper_parameter_changes_the_result(name: str, parameter: Any) -> 
 def test_absent_clients_keep_their_state_bit_for_bit(name: str) -> None:
     fed = blobs()
     spec = specification(fed, rounds=2)
-    done, _, engine = simulate(make(name), fed, spec, share=0.5)
+    done, _, engine = simulate(make(name), fed, spec, share=0.5, evaluate_every=2)
     never = set(range(len(fed))) - {client for this in done for client in this.participants}
     assert never, "the seed was chosen so that somebody is never picked"
     fresh = spec.initial
@@ -140,7 +140,7 @@ def awkward() -> Federation:
 @pytest.mark.parametrize("name", METHODS)
 def test_awkward_clients_are_served(name: str, norm: bool) -> None:
     fed = awkward()
-    done, server, engine = simulate(make(name), fed, specification(fed, rounds=3, norm=norm))
+    done, server, engine = simulate(make(name), fed, specification(fed, rounds=3, norm=norm), evaluate_every=3)
     assert not any(this.refused for this in done), done[-1].refused
     for holder in (server, *engine.states.values()):
         for key, value in holder.items():
@@ -164,7 +164,7 @@ def test_clients_of_different_architectures_are_served_or_refused_in_a_sentence(
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns(name: str) -> None:
     fed = blobs((40, 40, 40, 40))
-    done, _, _ = simulate(make(name), fed, specification(fed, rounds=15, lr=0.05))
+    done, _, _ = simulate(make(name), fed, specification(fed, rounds=5, lr=0.05), evaluate_every=5)
     headline = METHODS[name].headline
     assert done[-1].test[headline].pooled > 0.6, "two of three classes a client: chance is about a half"
 
@@ -207,7 +207,7 @@ def test_names_and_parameters_are_checked_in_sentences() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_whatever_a_method_lets_people_see_is_explained(name: str) -> None:
     method, fed = make(name), blobs()
-    done, *_ = simulate(method, fed, (fleet if name in FLEETS else specification)(fed, rounds=2))
+    done, *_ = simulate(method, fed, (fleet if name in FLEETS else specification)(fed, rounds=2), evaluate_every=2)
     assert set(method.shows) == set(done[-1].observed)
     assert all(len(meaning) > 20 for meaning in method.shows.values())
 
@@ -244,7 +244,7 @@ def test_frozen_parameters_stay_as_they_began_and_never_travel(name: str, whole:
     spec = specification(fed, rounds=2, build=partial(frozen_backbone, whole=whole))
     layout, method = spec.layout(0), make(name)
     assert layout.frozen.stop - layout.frozen.start == (35 + 10 + 24 if whole else 35)
-    done, server, engine = simulate(method, fed, spec, share=0.75)
+    done, server, engine = simulate(method, fed, spec, share=0.75, evaluate_every=2)
     assert not any(this.refused for this in done)
     began = spec.initial(0)[layout.frozen]
     for client, state in engine.states.items():

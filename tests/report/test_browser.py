@@ -24,9 +24,10 @@ playwright = pytest.importorskip(
 CHROMIUM = os.environ.get("FEDGRAFT_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no browser: install Chromium (Debian: apt-get install chromium)"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser: install Chromium (Debian: apt-get install chromium)"),
+]
 
 PICTURES = Path(__file__).parents[2] / "build" / "report"
 FLAGS = [
@@ -99,21 +100,34 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def windows(browser: Any) -> Iterator[dict[str, Opened]]:
+    """A window of each size, in which tests open the report anew: a new window takes longer than a test."""
+    made = {}
+    for name, (width, height) in SIZES.items():
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="light")
+        made[name] = seen = Opened(context.new_page())
+        seen.page.on("console", lambda message, to=seen: to.complaints.append(f"{message.type}: {message.text}"))
+        seen.page.on("pageerror", lambda error, to=seen: to.complaints.append(str(error)))
+        seen.page.on("request", lambda asked, to=seen: to.requests.append(asked.url))
+    yield made
+    for seen in made.values():
+        seen.page.context.close()
+
+
 @pytest.fixture(params=SIZES)
-def opened(request: pytest.FixtureRequest, browser: Any, report: Path) -> Iterator[Opened]:
-    width, height = SIZES[request.param]
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="light")
-    seen = Opened(context.new_page())
-    seen.page.on("console", lambda message: seen.complaints.append(f"{message.type}: {message.text}"))
-    seen.page.on("pageerror", lambda error: seen.complaints.append(str(error)))
-    seen.page.on("request", lambda asked: seen.requests.append(asked.url))
+def opened(request: pytest.FixtureRequest, windows: dict[str, Opened], report: Path) -> Iterator[Opened]:
+    seen = windows[request.param]
+    seen.complaints.clear()
+    seen.requests.clear()
+    seen.page.mouse.move(0, 0)
+    seen.page.emulate_media(media="screen", color_scheme="light")
     seen.page.goto(report.as_uri())
     seen.page.wait_for_selector("figure[data-chart=communication] svg path", state="attached")
     yield seen
     PICTURES.mkdir(parents=True, exist_ok=True)
     theme = seen.page.evaluate("document.documentElement.dataset.theme")
     seen.page.screenshot(path=PICTURES / f"{request.param}-{theme}-{request.node.originalname}.png", full_page=True)
-    context.close()
     assert seen.complaints == []
     assert seen.requests == [report.as_uri()], "the report asks nobody for anything"
 

@@ -268,6 +268,7 @@ def test_what_is_written_is_json(comparison: fg.Comparison[fg.Run], at: At) -> N
     assert set(first["difference"]["interval"]) == {"low", "high"}
 
 
+@pytest.mark.slow
 def test_text_under_an_ascii_locale(folder: Path) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "fedgraft", "report", str(folder), "--text"]

@@ -228,6 +228,7 @@ def test_a_run_that_was_never_tested_has_a_page() -> None:
     assert data(page)[0]["methods"][0]["judged"][0]["paths"]["trained"] == [None]
 
 
+@pytest.mark.slow
 def test_the_figures_for_a_paper_have_losses_clients_and_everybodys_data(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     fg.compare(

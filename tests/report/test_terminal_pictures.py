@@ -46,6 +46,7 @@ def test_the_command_writes_a_page(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_figures_have_the_papers_axes(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[plots]'")
     reading = read_all([folder / name for name in ("local-seed0", "fedapa-mu=0.3-seed0", "apfl-seed0")])

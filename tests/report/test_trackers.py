@@ -59,6 +59,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "tensorboard" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_mlflow_reads_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow", reason="needs MLflow: pip install '.[mlflow]'")
     from fedgraft.trackers.mlflow import MLflow

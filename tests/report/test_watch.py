@@ -88,6 +88,7 @@ def test_nothing_to_follow_is_a_sentence(tmp_path: Path) -> None:
         watch(tmp_path, Console())
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_view_quietly(going_on: Path) -> None:
     command = [sys.executable, "-m", "fedgraft", "watch", str(going_on)]
     view = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -76,6 +76,7 @@ def test_several_processes_do_every_run_once(tmp_path: Path, alone: dict[str, An
     assert not list(agenda.place.glob("queue/*.lease"))
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_lose_nothing(tmp_path: Path, alone: dict[str, Any]) -> None:
     agenda = Agenda(tmp_path / "agenda", entries())
     agenda.write()
@@ -248,6 +249,7 @@ def test_runs_can_be_written_down_for_others_to_do(tmp_path: Path) -> None:
     assert sorted(file.parent.name for file in place.glob("*/comparison.json")) == ["lr=0.1", "lr=0.2"]
 
 
+@pytest.mark.slow
 def test_several_at_once_end_in_the_same_bits(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"seeds": 2, **SETTINGS}
     one = fg.compare("fedper", out=tmp_path / "one", **settings)

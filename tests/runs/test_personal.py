@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import small_network
+from conftest import a_few_first, small_network
 
 import fedgraft as fg
 from fedgraft.base.errors import UserError
@@ -24,7 +24,7 @@ def accuracy(predict: Any, fed: Federation, client: int) -> float:
     return float((predict(x).argmax(1) == y).float().mean())
 
 
-@pytest.mark.parametrize("name", list(METHODS))
+@pytest.mark.parametrize("name", a_few_first(METHODS))
 def test_every_method_gives_the_models_of_its_figures(name: str, fed: Federation, tmp_path: Path) -> None:
     kept = fg.run(name, fed, model=small_network(), out=tmp_path / "run", **QUICK)
     run = fg.load(tmp_path / "run", fed, model=small_network())
@@ -37,6 +37,7 @@ def test_every_method_gives_the_models_of_its_figures(name: str, fed: Federation
         assert torch.allclose(outputs, kept.predictor("client 1", point)(x), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_is_there_in_another_process(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"model": "mlp:16", "clients": 4, "seed": 3, **QUICK}
     run = fg.compare("dbe", dataset="digits", seeds=1, out=tmp_path / "both", **settings).runs["dbe"][0]

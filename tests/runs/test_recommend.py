@@ -74,6 +74,7 @@ def test_sites_that_are_alike_should_join(tmp_path: Path) -> None:
     assert told["bytes_up"] > 0
 
 
+@pytest.mark.slow
 def test_sites_that_contradict_each_other_should_not() -> None:
     done = recommend(contradictory(), **FEW)
     assert not done.pays
@@ -122,6 +123,7 @@ class Interrupt:
     def end(self, run: Run) -> None: ...
 
 
+@pytest.mark.slow
 def test_an_interrupted_race_goes_on(tmp_path: Path) -> None:
     some = FEW | {"methods": ["ditto", "fedper", "fedrep", "lg-fedavg"], "rounds": 3, "seeds": 1, "checkpoint_every": 1}
     whole, torn, rest = Interrupt(), Interrupt(after=23), Interrupt()
@@ -318,6 +320,7 @@ def test_which_rates_are_tried() -> None:
     assert flags(few[-1]) == "--lr 0.004 --batch-size 8"
 
 
+@pytest.mark.slow
 def test_a_rate_is_found_where_the_usual_one_learns_nothing(tmp_path: Path) -> None:
     """Inputs of a hundredth of the usual size need steps that are longer by far."""
     fed = alike(3)

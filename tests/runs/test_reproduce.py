@@ -167,6 +167,7 @@ def test_what_cannot_be_had_or_run_is_named(tmp_path: Path) -> None:
     reproduce.lacking.cache_clear()
 
 
+@pytest.mark.slow
 def test_the_command_makes_the_runs_once_and_shows_them_beside_the_paper(data: Path, made: Path) -> None:
     folders = sorted(path.parent.relative_to(made).as_posix() for path in made.rglob("result.json"))
     assert folders == ["fedapa/cifar10/quick/fedapa-seed0", "fedapa/cifar10/quick/local-seed0"]

@@ -187,7 +187,9 @@ def test_all_settings_are_here() -> None:
     assert set(SETTINGS) <= ANOTHER.keys(), "say which value shows that a new setting acts"
 
 
-@pytest.mark.parametrize("way", REFUSED)
+@pytest.mark.parametrize(
+    "way", ["name", *(pytest.param(way, marks=pytest.mark.slow) for way in REFUSED if way != "name")]
+)
 def test_each_setting_acts_or_is_refused(ways: dict[str, dict[str, Any]], tmp_path: Path, way: str) -> None:
     usual, refused = trace(tmp_path / "usual", **ways[way]), set()
     for name in (name for name in SETTINGS if name not in OF_PRIVACY):
@@ -204,6 +206,7 @@ def test_each_setting_acts_or_is_refused(ways: dict[str, dict[str, Any]], tmp_pa
     assert refused == REFUSED[way]
 
 
+@pytest.mark.slow
 def test_settings_of_privacy_act_on_networks_that_can_have_it(ways: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     besides: dict[str, dict[str, Any]] = {
         "epsilon": {}, "noise": {}, "delta": {"epsilon": 3.0}, "sample_clip": {"noise": 2.0},

@@ -99,6 +99,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_a_column_of_their_own_everywhere(compared: Path, tmp_path: Path) -> None:
     found = fg.read(compared)
     told = [json.loads((compared / f"fedper-seed{seed}" / "result.json").read_text())["unseen"] for seed in (0, 1)]

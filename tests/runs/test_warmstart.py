@@ -243,6 +243,7 @@ def test_tables_are_prepared_as_they_were(tmp_path: Path) -> None:
         fg.run("fedper", dataset=str(new), start_from=str(tmp_path / "first"), **told)
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path: Path) -> None:
     common = ["--dataset", "digits", "--clients", "3", "--rounds", "1", "--model", "mlp:4", "--workers", "1"]
     first = fedgraft("run", "fedavg", *common, "--out", str(tmp_path / "a"))

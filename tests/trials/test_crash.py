@@ -11,6 +11,7 @@ from trials import crash
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+@pytest.mark.slow
 def test_a_killed_run_ends_in_the_same_bits() -> None:
     told: list[str] = []
     stories = crash.campaign(3, seed=5, tell=told.append)

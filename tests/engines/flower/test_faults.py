@@ -4,12 +4,14 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from conftest import blobs
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord
 from torch import Tensor
 
@@ -29,6 +31,8 @@ ROUNDS = 4
 SETTINGS: dict[str, Any] = {
     "model": "mlp:5", "rounds": ROUNDS, "training": {"lr": 0.1, "epochs": 1, "batch_size": 4},
 }  # fmt: skip
+RARELY: dict[str, Any] = {**SETTINGS, "evaluate_every": 2}
+"""For faults in training: round 2 is theirs, and it and the last are tested."""
 SECRET = "patient 4711"
 
 
@@ -60,8 +64,16 @@ def odd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS._added, "odd", Odd)
 
 
-def begin(tmp_path: Path, fed: Federation, how: str = "", **rules: float) -> Federated:
-    return Federated(tmp_path, fed, {"method": "odd", "params": {"how": how}, **SETTINGS}, replace(FAST, **rules))
+def begin(
+    tmp_path: Path, fed: Federation, how: str = "", *, settings: dict[str, Any] = RARELY, **rules: float
+) -> Federated:
+    return Federated(tmp_path, fed, {"method": "odd", "params": {"how": how}, **settings}, replace(FAST, **rules))
+
+
+@cache
+def undisturbed() -> Run:
+    """What one machine makes of the federation when nothing goes wrong."""
+    return run(Odd(), blobs(), workers=1, **SETTINGS)
 
 
 def assert_same_bits(federated: Federated, done: Run, other: Run) -> None:
@@ -121,7 +133,7 @@ def test_an_answer_that_comes_twice(fed: Federation, tmp_path: Path) -> None:
     federated.node("b").meddle = in_round(1, lambda message, app, context: [app(message, context)] * 2)
     done = federated.serve()
     assert [each["reason"] for each in done.records[1]["refused"]] == ["odd, round 2: site b answered twice"]
-    assert_rolled_back(federated, done, fed)
+    assert_rolled_back(federated, done)
 
 
 def test_an_answer_of_an_older_round(fed: Federation, tmp_path: Path) -> None:
@@ -144,7 +156,7 @@ def test_an_answer_of_an_older_round(fed: Federation, tmp_path: Path) -> None:
     assert [each["reason"] for each in done.records[1]["refused"]] == [
         "odd, round 2: the reply belongs to round 1, wave 1"
     ]
-    assert_rolled_back(federated, done, fed)
+    assert_rolled_back(federated, done)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +177,7 @@ def test_an_answer_in_somebody_elses_name(change: dict[str, Any], reason: str, f
     federated.node("b").meddle = in_round(1, forge)
     done = federated.serve()
     assert [each["reason"] for each in done.records[1]["refused"]] == [f"odd, round 2: {reason}"]
-    assert_rolled_back(federated, done, fed)
+    assert_rolled_back(federated, done)
 
 
 def test_a_late_answer_is_named_and_not_used(
@@ -188,7 +200,7 @@ def test_a_late_answer_is_named_and_not_used(
     said = capsys.readouterr().out
     assert "refused: site b answered round 2 after the deadline" in said
     assert "late, or from nobody known: 1 answer;" in said
-    assert_rolled_back(federated, done, fed)
+    assert_rolled_back(federated, done)
 
 
 def test_an_answer_that_nobody_asked_for(fed: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,7 +215,7 @@ def test_an_answer_that_nobody_asked_for(fed: Federation, tmp_path: Path, capsys
     done = federated.serve()
     assert done.result["refused"] == 0
     assert "refused: a reply came that nobody asked for" in capsys.readouterr().out
-    assert_same_bits(federated, done, run(Odd(), fed, workers=1, **SETTINGS))
+    assert_same_bits(federated, done, undisturbed())
 
 
 @pytest.mark.parametrize("kind", ["lies", "header", "object", "stype", "config"])
@@ -229,7 +241,7 @@ def test_bytes_that_are_no_array(kind: str, fed: Federation, tmp_path: Path) -> 
     done = federated.serve()
     assert [each["client"] for each in done.records[1]["refused"]] == [1]
     assert "the reply of site b " in done.records[1]["refused"][0]["reason"]
-    assert_rolled_back(federated, done, fed)
+    assert_rolled_back(federated, done)
 
 
 FORGED = "no\nfedgraft: done: 0 refusals; the result is in /srv\x1b[2J\r" + "x" * 1_000_000
@@ -263,7 +275,7 @@ def test_text_from_a_site_is_cut_and_stays_in_its_line(
     assert len(said) < 20_000
     for file in ("result.json", "metrics.jsonl"):
         assert (tmp_path / "run" / file).stat().st_size < 50_000
-    assert_rolled_back(federated, done, fed)
+    assert_rolled_back(federated, done)
 
 
 @pytest.mark.parametrize("field", ["site", "fedgraft"])
@@ -276,7 +288,7 @@ def test_a_greeting_is_cut_and_stays_in_its_line(
             reply.content["hello"] = ConfigRecord({**reply.content.config_records["hello"], field: FORGED})
         return [reply]
 
-    federated = begin(tmp_path, fed, patience=0.05)
+    federated = begin(tmp_path, fed, settings=SETTINGS, patience=0.05)
     federated.node("b").meddle = shout
     with pytest.raises(StoppedError, match="b is not there; a node was not let in: ") as stop:
         federated.serve()
@@ -286,9 +298,13 @@ def test_a_greeting_is_cut_and_stays_in_its_line(
     assert len(said) < 5_000
 
 
-def assert_rolled_back(federated: Federated, done: Run, fed: Federation) -> None:
+def assert_rolled_back(federated: Federated, done: Run) -> None:
     """Site b trained in round 2, in vain: everything is as if it had been absent."""
+    assert_same_bits(federated, done, without_b_in_round_2())
 
+
+@cache
+def without_b_in_round_2() -> Run:
     @dataclass(frozen=True)
     class Absent(Odd):
         def reply(self, client: Client, received: Tensor, trained: Tensor) -> Reply:
@@ -296,8 +312,7 @@ def assert_rolled_back(federated: Federated, done: Run, fed: Federation) -> None
                 raise ZeroDivisionError
             return super().reply(client, received, trained)
 
-    alone = run(Absent(), fed, workers=1, retries=0, failed_client="absent", **SETTINGS)
-    assert_same_bits(federated, done, alone)
+    return run(Absent(), blobs(), workers=1, retries=0, failed_client="absent", **RARELY)
 
 
 # ---- figures that no honest test has given
@@ -351,13 +366,13 @@ def test_figures_that_were_not_agreed_are_refused_and_the_result_is_written(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    federated = begin(tmp_path, fed)
+    federated = begin(tmp_path, fed, settings=SETTINGS)
     federated.node("b").meddle = reported(lie, number)
     done = federated.serve()
     assert [(r["round"], each["client"]) for r in done.records for each in r["refused"]] == [(number + 1, 1)]
     assert f"round {number + 1}: site b was not tested: {reason}" in capsys.readouterr().out
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    honest = run(Odd(), fed, workers=1, **SETTINGS).records
+    honest = undisturbed().records
     for record, other in zip(result["rounds"], honest, strict=True):
         accuracies = list(other["trained"]["metrics"]["accuracy"]["per_client"])
         accuracies[1] = None if record["round"] == number + 1 else accuracies[1]
@@ -369,7 +384,7 @@ def test_figures_that_were_not_agreed_are_refused_and_the_result_is_written(
 def test_a_round_in_which_every_report_is_refused_has_no_figures_and_the_run_goes_on(
     lie: Callable[[dict[str, Any]], None], fed: Federation, tmp_path: Path
 ) -> None:
-    federated = begin(tmp_path, fed)
+    federated = begin(tmp_path, fed, settings=SETTINGS)
     for node in federated.grid.nodes.values():
         node.meddle = reported(lie, 1)
     done = federated.serve()
@@ -379,7 +394,7 @@ def test_a_round_in_which_every_report_is_refused_has_no_figures_and_the_run_goe
 
 
 def test_a_site_that_was_never_tested_has_no_figure(fed: Federation, tmp_path: Path) -> None:
-    federated = begin(tmp_path, fed)
+    federated = begin(tmp_path, fed, settings=SETTINGS)
     federated.node("d").meddle = reported(without_samples)
     federated.serve()
     for record in json.loads((tmp_path / "run" / "result.json").read_text())["rounds"]:
@@ -463,7 +478,7 @@ def test_a_site_that_loses_samples_within_a_run_is_noticed(fed: Federation, tmp_
 def test_a_site_that_loses_test_samples_is_noticed(
     fed: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    federated = begin(tmp_path, fed)
+    federated = begin(tmp_path, fed, settings=SETTINGS)
     on_message(federated.grid, "evaluate", 2, shrink(federated, 13, 3))
     done = federated.serve()
     assert [(r["round"], each["client"]) for r in done.records for each in r["refused"]] == [(3, 1), (4, 1)]
@@ -539,7 +554,7 @@ def on_message(grid: InProcessGrid, kind: str, number: int, act: Callable[[], No
 
 
 def test_a_node_that_comes_back_under_another_id_goes_on_where_it_was(fed: Federation, tmp_path: Path) -> None:
-    federated = begin(tmp_path, fed)
+    federated = begin(tmp_path, fed, settings=SETTINGS)
 
     def restart() -> None:
         del federated.grid.nodes[101]
@@ -549,7 +564,7 @@ def test_a_node_that_comes_back_under_another_id_goes_on_where_it_was(fed: Feder
     done = federated.serve()
     reasons = [each["reason"] for record in done.records for each in record["refused"]]
     assert reasons == ["odd, round 2: the client's model could not be tested"]
-    assert_same_bits(federated, done, run(Odd(), fed, workers=1, **SETTINGS))
+    assert_same_bits(federated, done, undisturbed())
 
 
 def test_a_reinstalled_site_goes_on_from_its_state_directory(fed: Federation, tmp_path: Path) -> None:
@@ -567,7 +582,7 @@ def test_a_reinstalled_site_goes_on_from_its_state_directory(fed: Federation, tm
     done = federated.serve()
     assert done.result["refused"] == 0
     shutil.move(tmp_path / "new machine" / "state-b", tmp_path / "sites" / "state-b")
-    assert_same_bits(federated, done, run(Odd(), fed, workers=1, **SETTINGS))
+    assert_same_bits(federated, done, undisturbed())
 
 
 @pytest.mark.parametrize("how", ["lost", "damaged", "altered"])
@@ -607,20 +622,20 @@ def test_a_server_that_was_killed_goes_on_and_the_clients_step_back(
     kind: str, number: int, fed: Federation, tmp_path: Path
 ) -> None:
     """Killed before an evaluation, the server has forgotten a round that its clients have already trained."""
-    federated = begin(tmp_path, fed)
+    federated = begin(tmp_path, fed, settings=SETTINGS)
     on_message(federated.grid, kind, number, Stop())
     with pytest.raises(KeyboardInterrupt):
         federated.serve()
     federated.grid = InProcessGrid(federated.grid.nodes)
     done = federated.serve()
     assert done.result["refused"] == 0
-    assert_same_bits(federated, done, run(Odd(), fed, workers=1, **SETTINGS))
+    assert_same_bits(federated, done, undisturbed())
 
 
 def test_a_server_whose_newest_checkpoint_is_damaged_goes_back_two_rounds(
     fed: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    federated = begin(tmp_path, fed)
+    federated = begin(tmp_path, fed, settings=SETTINGS)
     on_message(federated.grid, "evaluate", 3, Stop())
     with pytest.raises(KeyboardInterrupt):
         federated.serve()
@@ -628,13 +643,13 @@ def test_a_server_whose_newest_checkpoint_is_damaged_goes_back_two_rounds(
     federated.grid = InProcessGrid(federated.grid.nodes)
     done = federated.serve()
     assert "lacks server.safetensors; an older one is used" in capsys.readouterr().out
-    assert_same_bits(federated, done, run(Odd(), fed, workers=1, **SETTINGS))
+    assert_same_bits(federated, done, undisturbed())
 
 
 def test_a_round_below_the_quorum_is_repeated_when_sites_are_back(
     fed: Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    federated = begin(tmp_path, fed, quorum=3, patience=5.0)
+    federated = begin(tmp_path, fed, settings=SETTINGS, quorum=3, patience=5.0)
     gone: dict[int, Any] = {}
 
     def leave() -> None:
@@ -654,7 +669,7 @@ def test_a_round_below_the_quorum_is_repeated_when_sites_are_back(
     assert "round 2 had 2 of the 3 answers that it needs: odd, round 2: site b is not connected" in said
     assert [record["round"] for record in done.records] == [1, 2, 3, 4]
     assert all(not record["refused"] for record in done.records[1:])
-    assert_same_bits(federated, done, run(Odd(), fed, workers=1, **SETTINGS))
+    assert_same_bits(federated, done, undisturbed())
 
 
 def test_a_run_without_a_quorum_stops_and_can_be_resumed(fed: Federation, tmp_path: Path) -> None:
@@ -668,7 +683,7 @@ def test_a_run_without_a_quorum_stops_and_can_be_resumed(fed: Federation, tmp_pa
     with pytest.raises(StoppedError, match=r"round 2 needs 3 sites, and after 0.1 s b, c are not there"):
         federated.serve()
     federated.grid = InProcessGrid({**federated.grid.nodes, **gone})
-    assert_same_bits(federated, federated.serve(), run(Odd(), fed, workers=1, **SETTINGS))
+    assert_same_bits(federated, federated.serve(), undisturbed())
 
 
 def test_sites_that_all_fail_stop_the_run_with_their_reasons(fed: Federation, tmp_path: Path) -> None:
@@ -712,12 +727,12 @@ def test_a_key_is_good_for_the_site_that_it_was_registered_for(fed: Federation, 
 
 
 def test_a_second_node_takes_over_once_the_first_is_gone(fed: Federation, tmp_path: Path) -> None:
-    federated = begin(tmp_path, fed)
+    federated = begin(tmp_path, fed, settings=SETTINGS)
     federated.join("b", called="b-again", node=900)
     on_message(federated.grid, "evaluate", 0, lambda: federated.grid.nodes.pop(101))
     done = federated.serve()
     assert [record["refused"] for record in done.records[1:]] == [[]] * (ROUNDS - 1)
-    assert_same_bits(federated, done, run(Odd(), fed, workers=1, **SETTINGS))
+    assert_same_bits(federated, done, undisturbed())
 
 
 def unknown_site(folder: Path) -> None:
@@ -786,7 +801,7 @@ def test_other_settings_do_not_go_on_with_a_run(fed: Federation, tmp_path: Path)
 
 
 def test_only_what_was_agreed_leaves_a_site(fed: Federation, tmp_path: Path) -> None:
-    federated, left = begin(tmp_path, fed), []
+    federated, left = begin(tmp_path, fed, settings=SETTINGS), []
 
     def listen(message: Message, app: Handler, context: Context) -> list[Message]:
         reply = app(message, context)
