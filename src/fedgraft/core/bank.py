@@ -29,14 +29,16 @@ def replaced(bank: Tensor, rows: Sequence[int], values: Tensor) -> Tensor:
 def mean(bank: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted mean of the rows, in float64 so that it hardly rounds.
 
-    Block by block of columns: a copy of the whole bank in float64 would be twice as large as the bank.
+    Block by block of columns, in memory that they share: a copy of the whole bank in float64 would be twice as large as
+    the bank, and fresh memory for each block dearer than the mean.
     """
     shares = weights.to(torch.float64)
     shares = shares / shares.sum()
-    result = bank.new_empty(bank.shape[1:])
+    result, room = bank.new_empty(bank.shape[1:]), torch.empty(len(bank) * BLOCK, dtype=torch.float64)
     for start in range(0, bank.shape[1], BLOCK):
-        block = slice(start, start + BLOCK)
-        result[block] = shares @ bank[:, block].to(torch.float64)
+        block = bank[:, start : start + BLOCK]
+        exact = room[: block.numel()].view(block.shape).copy_(block)
+        result[start : start + BLOCK] = shares @ exact
     return result
 
 

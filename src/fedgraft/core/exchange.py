@@ -46,7 +46,8 @@ def train(method: Method, client: Client, message: Message) -> Message:
     """Receive, train, reply; the client keeps its trained weights as ``own``."""
     contact(method, client)
     received = method.assemble(client, message)
-    trained = method.fit(client, received.clone())
+    looks = type(method).reply is not Method.reply  # at what was received, when it may be something else after ``fit``
+    trained = method.fit(client, received.clone() if looks else received)
     insist_on_weights(method, client, assemble=received, fit=trained)
     reply = method.reply(client, received, trained)
     client["own"] = trained

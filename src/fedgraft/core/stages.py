@@ -133,6 +133,13 @@ class Pipeline:
         return replies if self.gathering is None else self.gathering.gather(replies, weights)
 
     @property
+    def codes(self) -> bool:
+        """Whether any stage changes what travels."""
+        return any(
+            type(stage).encode is not Stage.encode or type(stage).decode is not Stage.decode for stage in self.stages
+        )
+
+    @property
     def gathering(self) -> Stage | None:
         """The stage that puts replies together before the server gets them, if there is one."""
         return next((stage for stage in self.stages if type(stage).gather is not Stage.gather), None)

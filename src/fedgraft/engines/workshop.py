@@ -74,13 +74,22 @@ class Workshop:
         streams.seed_globals(self.spec.seed, name, "globals", round, client)
         self.workbench.clear()
 
+    def _only_read(self, job: Job) -> bool:
+        """Whether nobody here can change a message, which other clients may have been sent too: it need not be copied.
+
+        In training it is ``assemble`` alone that sees it, and stages that code.
+        """
+        plain = type(self.method).assemble is Method.assemble
+        return plain and job.purpose == "train" and not self.spec.pipeline.codes
+
     def perform(self, job: Job) -> Done:
         """Do a job; only what comes back with the result counts."""
         started = time.perf_counter()
         self.begin(job.purpose, job.client, job.round)
         client = self.client(job.client, job.state, job.round, job.purpose, job.secret)
         stages = self.spec.pipeline
-        message = stages.decode("down", job.message.copy_to(self.device), {})
+        message = job.message.to(self.device) if self._only_read(job) else job.message.copy_to(self.device)
+        message = stages.decode("down", message, {})
         if job.purpose == "evaluate":
             return Done(scores=exchange.evaluate(self.method, client, message, self.everyone))
         work = joining.join if job.purpose == "join" else exchange.train
