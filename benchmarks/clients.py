@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from benchmarks import work
 from benchmarks.machine import family, median
-from fedgraft.core import client
+from fedgraft.core import client, training
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import single_thread
@@ -39,7 +39,7 @@ def processor_seconds(process: int) -> float:
 def counted_steps() -> Iterator[Callable[[], float]]:
     """Lend a clock that says how many processor seconds were spent within steps, here and in workers made meanwhile."""
     total = multiprocessing.Value("d", 0.0)
-    plain = client.descend
+    plain = training.descend
 
     @wraps(plain)
     def timed(*args: Any, **settings: Any) -> float:

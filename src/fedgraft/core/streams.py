@@ -42,7 +42,7 @@ class _Named(ISeedSequence):
 
 def generator(*key: Key) -> np.random.Generator:
     """Draw batches, choices and permutations with this."""
-    return np.random.Generator(np.random.Philox(_Named(*key)))
+    return np.random.Generator(np.random.Philox(_Named(*key)))  # type: ignore[arg-type]  # any ISeedSequence will do
 
 
 def frozen_generator(*key: Key) -> np.random.RandomState:
