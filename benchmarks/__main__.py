@@ -1,6 +1,6 @@
 """Measure speed and memory, and write the figures and the page that shows them.
 
-    python -m benchmarks                    # engine, steps, server, growth, agenda
+    python -m benchmarks                    # engine, clients, steps, server, growth, agenda
     python -m benchmarks peers              # the same work by other libraries, each in an environment of its own
     python -m benchmarks million            # a million clients, in one process and on two ranks; takes a while
     python -m benchmarks deployment         # a round on Flower against one of the local engine; takes a while
@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 DOCS = Path(__file__).parents[1] / "docs"
 PARTS = {
     "engine": "benchmarks.engine",
+    "clients": "benchmarks.clients",
     "steps": "benchmarks.steps",
     "server": "benchmarks.server",
     "growth": "benchmarks.growth",

@@ -6,8 +6,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-BARS = {"efficiency": 0.9, "step": 1.2, "server": 0.02, "agenda": 1.7, "fluke": 3.0, "flower": 10.0}
-"""What is wanted: at least so much, of the server at most."""
+BARS = {"efficiency": 0.9, "client": 0.5, "step": 1.2, "server": 0.02, "agenda": 1.7, "fluke": 3.0, "flower": 10.0}
+"""What is wanted: at least so much; of a client (in ms) and of the server at most."""
 
 
 def render(figures: Mapping[str, Any]) -> str:
@@ -23,5 +23,5 @@ def percent(share: float) -> str:
 
 
 def verdict(value: float, name: str) -> str:
-    met = value <= BARS[name] if name == "server" else value >= BARS[name]
+    met = value <= BARS[name] if name in ("client", "server") else value >= BARS[name]
     return "met" if met else "**missed**"

@@ -144,7 +144,6 @@ def _default(field: Any) -> str:
         return "has to be given"
     value = field.default
     if value is PydanticUndefined or value is None or value in ((), {}, []):
-    "tuned": "what tuning chose, where it did: the learning rate, and numbers of the method",
         return ""
     return f"`{value}`" if not isinstance(value, BaseModel) else ""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import engine, growth, machine, million, page, server, steps, work
+from benchmarks import clients, engine, growth, machine, million, page, server, steps, work
 from benchmarks.peers import race
 from fedgraft import kernels
 from fedgraft.engines.local import LocalEngine
@@ -67,6 +67,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ours = race.measure(tmp_path_factory.mktemp("peers"), tiny=True, field=race.FIELD[:1])
     results = {
         "engine": {"efficiency": [engine.efficiency("torch", 1, tiny=True)]},
+        "clients": {"costs": [clients.cost("fedavg", workers, tiny=True) for workers in (1, 2)]},
         "steps": {"model": "LeNet-5", "steps": [steps.compare(8, 0.0, 1)], "peak": 100.0},
         "server": {
             "beside_fedavg": server.beside_fedavg(1, tiny=True),
@@ -89,6 +90,9 @@ def test_every_part_gives_its_figures(figures: dict[str, Any]) -> None:
     row = figures["engine"]["result"]["efficiency"][0]
     assert row["efficiency"] > 0
     assert row["rounds"] == 1
+    for row in figures["clients"]["result"]["costs"]:
+        assert row["steps_ms"] > 0, "the clock of the steps runs in workers too"
+        assert row["cost_ms"] > 0
     assert figures["server"]["result"]["beside_fedavg"]["clients"] == 4
     assert figures["growth"]["result"]["clients"][0]["parameters"] == 784 * 4 + 4 + 4 * 10 + 10
     assert figures["growth"]["result"]["crowds"][0]["met"] == 20
@@ -109,7 +113,7 @@ def test_the_page_tells_the_figures(figures: dict[str, Any]) -> None:
     assert f"{row['efficiency']:.3f}" in text
     assert "Side by side with peers" in text
     assert "| 2 | 1 | 2.0 | 120.0 | 1.80 | 1.7: met |" in text
-    assert text.count("Reduced scale") == 6
+    assert text.count("Reduced scale") == 7
     assert figures["engine"]["machine"]["torch"] in text
     assert "Growth" not in page.render({"engine": figures["engine"]}), "what was not measured is not told"
 
@@ -124,6 +128,12 @@ def test_a_crowd_is_simulated_from_mapped_pictures(tmp_path: Path, figures: dict
     text = page.render({"million": {**figures["engine"], "result": [row]}})
     assert f"| 12,000 | 24 | local | {row['planned_seconds']:.1f} |" in text
     assert f"`{row['checksum']}` |" in text
+
+
+def test_the_page_can_be_made_again_of_the_figures_that_are_kept() -> None:
+    """A part that was measured before it had all its figures shows those it has."""
+    docs = Path(page.__file__).parents[1] / "docs"
+    assert page.render(json.loads((docs / "benchmarks.json").read_text())) == (docs / "benchmarks.md").read_text()
 
 
 def test_the_page_says_where_a_bar_is_missed(figures: dict[str, Any]) -> None:

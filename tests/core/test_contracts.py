@@ -76,6 +76,32 @@ def test_the_server_cannot_reach_a_client_through_its_reply(fed: Federation) -> 
         assert torch.equal(engine.states[client]["own"], honest.states[client]["own"])
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_was_received_is_there_for_the_reply_whatever_training_did_to_it(fed: Federation, workers: int) -> None:
+    @dataclass(frozen=True)
+    class Scribbler(FedAvg):
+        def fit(self, client: Client, received: Tensor) -> Tensor:
+            trained = super().fit(client, received)
+            received.zero_()
+            return trained
+
+    @dataclass(frozen=True)
+    class Comparing(Scribbler):
+        def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
+            return Message(weights=received + (trained - received))
+
+    @dataclass(frozen=True)
+    class Tidy(FedAvg):
+        def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
+            return Message(weights=received + (trained - received))
+
+    spec = specification(fed)
+    for scribbling, honest in ((Scribbler(), FedAvg()), (Comparing(), Tidy())):
+        _, wanted, _ = simulate(honest, fed, spec)
+        _, server, _ = simulate(scribbling, fed, spec, workers=workers)
+        assert torch.equal(server["weights/0"], wanted["weights/0"])
+
+
 def test_bytes_are_those_of_the_messages(fed: Federation) -> None:
     spec = specification(fed)
     done, _, _ = simulate(FedAvg(), fed, spec)

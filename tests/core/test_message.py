@@ -1,7 +1,9 @@
 """Messages, their bytes, and what the boundary refuses."""
 
 import math
+import pickle
 
+import numpy as np
 import pytest
 import torch
 from conftest import blobs, specification
@@ -147,6 +149,15 @@ def test_streams_depend_on_every_part_of_their_name() -> None:
         streams.generator(0, "a").integers(0, 2**31, 3).tolist()
         == streams.generator(0, "a").integers(0, 2**31, 3).tolist()
     )
+
+
+def test_a_stream_is_philox_with_the_key_of_its_name() -> None:
+    name = (3, "train", "batches", 7, 41)
+    ours, plain = streams.generator(*name), np.random.Generator(np.random.Philox(key=streams.entropy(*name)))
+    assert str(ours.bit_generator.state) == str(plain.bit_generator.state)
+    wanted = plain.permutation(100).tolist()
+    assert pickle.loads(pickle.dumps(ours)).permutation(100).tolist() == wanted
+    assert ours.permutation(100).tolist() == wanted
 
 
 def test_partition_streams_never_change() -> None:

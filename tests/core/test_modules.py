@@ -74,6 +74,42 @@ class Remembering(Plain):
 MODULES = [PythonDropout, NumpyNoise, NumpyStart, Counting, Remembering]
 
 
+class Settling(Plain):
+    """Puts a part of itself into evaluation mode, which every training begins without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5))  # type: ignore[assignment]
+
+    def middle(self, z: Tensor) -> Tensor:
+        self.body.eval()
+        return z
+
+
+class Frozen(Settling):
+    """Has a part that is never in training mode, as its own ``train`` sees to."""
+
+    def middle(self, z: Tensor) -> Tensor:
+        return z
+
+    def train(self, mode: bool = True) -> "Frozen":
+        super().train(mode)
+        self.body.eval()
+        return self
+
+
+@pytest.mark.parametrize(("kind", "training"), [(Settling, True), (Frozen, False)])
+def test_every_training_begins_in_the_modules_own_training_mode(kind: type[Settling], training: bool) -> None:
+    model = Architecture(kind, EXAMPLE).model()
+    for _ in range(2):
+        model.train_on(2)
+        assert model.module.training
+        assert model.module.get_submodule("body.1").training == training
+        model(EXAMPLE)
+    with model.evaluating():
+        assert not model.module.training
+
+
 @pytest.mark.parametrize("kind", MODULES)
 def test_the_bits_do_not_depend_on_the_number_of_workers(fed: Federation, kind: Callable[[], nn.Module]) -> None:
     ended = []

@@ -28,6 +28,14 @@ def test_floats_pass_through() -> None:
     assert Preparation(crop=4, flip=True).apply(raw, torch.Generator()) is raw
 
 
+def test_a_preparation_of_ones_own_may_draw_in_training() -> None:
+    class Noisy(Preparation):
+        pass
+
+    assert not Preparation((0.5,), (0.5,)).augments
+    assert all(each.augments for each in (Preparation(crop=1), Preparation(flip=True), Noisy()))
+
+
 def test_augmentation_moves_and_mirrors_but_keeps_the_pixels() -> None:
     plain, moved = Preparation(), Preparation(crop=2, flip=True)
     same = moved.apply(IMAGES)

@@ -20,6 +20,7 @@ from fedgraft.core.client import Client
 from fedgraft.core.message import Message
 from fedgraft.core.rounds import Participation, rounds
 from fedgraft.data.federation import Federation
+from fedgraft.engines import local
 from fedgraft.engines.local import ClientError, Faults, LocalEngine
 from fedgraft.engines.workshop import Job
 from fedgraft.methods.fedavg import FedAvg
@@ -309,6 +310,17 @@ def test_short_jobs_go_to_a_worker_together_and_fail_alone() -> None:
     _, together, both = simulate(FedAvg(), many, spec, workers=2)
     assert torch.equal(alone["weights/0"], together["weights/0"])
     assert all(torch.equal(honest.states[c]["own"], both.states[c]["own"]) for c in range(40))
+
+
+@pytest.mark.parametrize(("shared", "together"), [(True, 3), (False, 2)])
+def test_a_batch_is_full_by_the_bytes_that_travel(monkeypatch: pytest.MonkeyPatch, shared: bool, together: int) -> None:
+    monkeypatch.setattr(local, "HEAVY", 2000)
+    monkeypatch.setattr(local, "BATCHES", 0.5)  # their samples would make one batch of all jobs
+    many = blobs((4,) * 12)
+    same = Message(weights=torch.zeros(250))  # 1,000 bytes, and 400 of each state
+    jobs = [Job("train", client, 0, same if shared else same.copy(), {"own": torch.zeros(100)}) for client in range(6)]
+    with LocalEngine(FedAvg(), specification(many), many.clients, workers=2) as engine:
+        assert [len(batch) for batch in engine._batches(jobs)] == [together] * (6 // together)
 
 
 def test_of_a_state_only_what_was_looked_at_comes_back(fed: Federation) -> None:

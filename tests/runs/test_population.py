@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.runs.hosting import _workers
+from fedgraft.runs.hosting import seated
 from fedgraft.runs.run import resume
 
 runner = CliRunner()
@@ -108,4 +108,4 @@ def test_a_module_from_python_that_cannot_take_the_data() -> None:
 def test_no_more_workers_than_clients() -> None:
     run = fg.run("local", blobs(), model="linear", rounds=1, workers=1)
     wished = run.config.model_copy(update={"workers": 999})
-    assert _workers(wished, run.spec) == 4
+    assert seated(wished, run.method, run.spec, blobs()).places == ("cpu",) * 4

@@ -34,14 +34,17 @@ def mean(bank: Tensor, weights: Tensor) -> Tensor:
 def exact_mean(bank: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted mean of the rows in float64.
 
-    Block by block of columns: a copy of the whole bank in float64 would be twice as large as the bank.
+    Block by block of columns, in memory that they share: a copy of the whole bank in float64 would be twice as large as
+    the bank, and fresh memory for each block dearer than the mean.
     """
     shares = weights.to(torch.float64)
     shares = shares / shares.sum()
     result = bank.new_empty(bank.shape[1:], dtype=torch.float64)
+    room = torch.empty(len(bank) * BLOCK, dtype=torch.float64)
     for start in range(0, bank.shape[1], BLOCK):
-        block = slice(start, start + BLOCK)
-        result[block] = shares @ bank[:, block].to(torch.float64)
+        block = bank[:, start : start + BLOCK]
+        exact = room[: block.numel()].view(block.shape).copy_(block)
+        result[start : start + BLOCK] = shares @ exact
     return result
 
 

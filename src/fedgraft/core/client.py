@@ -164,7 +164,7 @@ class Client(Borrower):
         settings = settings or self.settings
         model, data = self.model(start), self.data.train if samples is None else samples
         order = order or name
-        rng, augmentation = self.stream(order), self.torch_stream(order + "/augmentation")
+        rng, augmentation = self.stream(order), self._augmentation(order, data)
         noising = self._noising(name, samples)
         with self.stepper(name, settings=settings) as step:
             for phase in phases:
@@ -174,13 +174,8 @@ class Client(Borrower):
                     self.counted += 0 if noising is None else count
                     continue
                 rate = settings.lr if phase.lr is None else phase.lr
-                moves = step.on(self.layout.span(phase.part), rate * settings.factor(self.round, self.rounds))
-                how: dict[str, Any] = {
-                    "part": phase.part,
-                    "augmentation": augmentation,
-                    "step": moves,
-                    "update": update,
-                }
+                move = step.on(self.layout.span(phase.part), rate * settings.factor(self.round, self.rounds))
+                how: dict[str, Any] = {"part": phase.part, "augmentation": augmentation, "step": move, "update": update}
                 if noising is None:
                     self.loss = descend(model, data, loss, epochs, **how)
                 else:
@@ -246,6 +241,10 @@ class Client(Borrower):
         if kept:
             self.update({f"{slot}/{name}": vector for slot, vector in state.items()})
 
+    def _augmentation(self, order: str, samples: Samples) -> torch.Generator | None:
+        """What crops and mirror images are drawn from, if there are any."""
+        return self.torch_stream(order + "/augmentation") if samples.preparation.augments else None
+
     def _zeros(self, length: int) -> Tensor:
         return torch.zeros(length, dtype=self.layout.dtype, device=self.device)
 
@@ -263,7 +262,7 @@ class Client(Borrower):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled training batches, for methods with an inner loop of their own."""
         data, settings = self.data.train if samples is None else samples, self.settings
-        rng, augmentation = self.stream(name), self.torch_stream(name + "/augmentation")
+        rng, augmentation = self.stream(name), self._augmentation(name, data)
         for epoch in draws(len(data), settings, epochs, rng, pairs=self.model().normalises_batches):
             for index in epoch:
                 x, y = data.batch(index, augmentation)

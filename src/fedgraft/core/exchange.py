@@ -45,7 +45,8 @@ def contact(method: Method, client: Client) -> None:
 def train(method: Method, client: Client, message: Message) -> Message:
     """Receive, train, reply; the client keeps its trained weights as ``own``."""
     received = receive(method, client, message)
-    return answer(method, client, received, method.fit(client, received.clone()))
+    looks = type(method).reply is not Method.reply  # at what was received, when it may be something else after ``fit``
+    return answer(method, client, received, method.fit(client, received.clone() if looks else received))
 
 
 def receive(method: Method, client: Client, message: Message) -> Tensor:

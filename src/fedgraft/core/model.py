@@ -159,6 +159,8 @@ class Model:
         self.vector = torch.zeros(layout.size, dtype=layout.dtype, device=device)
         self.gradient = torch.zeros(layout.trained, dtype=layout.dtype, device=device)
         self.normalises_batches = any(isinstance(m, BATCHNORM) for m in module.modules())
+        self._parts = list(module.modules())
+        self._plain = all(type(part).train is nn.Module.train for part in self._parts)
         self._edit: Callable[[Tensor], Tensor] | None = None
         self._features: Tensor | None = None
         self._lent: Tensor | None = None
@@ -252,7 +254,9 @@ class Model:
 
     def train_on(self, samples: int) -> "Model":
         """Training mode. BatchNorm cannot train on a single sample: there it stays in evaluation mode."""
-        self.module.train(not (self.normalises_batches and samples == 1))
+        mode = not (self.normalises_batches and samples == 1)
+        if not self._plain or any(part.training != mode for part in self._parts):  # else every client would pay for it
+            self.module.train(mode)
         return self
 
     @contextmanager

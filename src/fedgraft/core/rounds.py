@@ -280,9 +280,10 @@ def _decoded(server: Server, outcome: Outcome | Failure, seen: Message | None) -
     if isinstance(outcome, Failure):
         return outcome
     try:
-        return replace(outcome, reply=server.spec.pipeline.decode("up", outcome.reply, seen or {}))
+        reply = server.spec.pipeline.decode("up", outcome.reply, seen or {})
     except StageError as error:
         return Failure(f"the reply {error}")
+    return outcome if reply is outcome.reply else replace(outcome, reply=reply)
 
 
 def _objection(

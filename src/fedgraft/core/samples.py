@@ -20,6 +20,11 @@ class Preparation:
     crop: int = 0
     flip: bool = False
 
+    @property
+    def augments(self) -> bool:
+        """Whether training may see anything else than the samples as they are."""
+        return bool(self.crop or self.flip) or type(self) is not Preparation
+
     def apply(self, raw: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Prepare a batch; with a ``generator``, augmented as training wants it."""
         if raw.dtype != torch.uint8:

@@ -11,7 +11,7 @@ and have some of it refused; and one stage may take the place of the mean by whi
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -119,19 +119,26 @@ class Pipeline:
         self, way: Way, message: Message, known: Mapping[str, Tensor], state: MutableMapping[str, Tensor]
     ) -> Message:
         """Make of a message what travels; ``state`` is where the sender keeps what stages remember."""
-        for stage in self._on(way):
+        for stage in self._on[way]:
             message = stage.encode(message, known, Shelf(state, f"stage/{stage.name}/"))
         return message
 
     def decode(self, way: Way, message: Message, known: Mapping[str, Tensor]) -> Message:
         """Make of what arrived the message that was meant."""
-        for stage in reversed(self._on(way)):
+        for stage in reversed(self._on[way]):
             message = stage.decode(message, known)
         return message
 
     def gather(self, replies: "Mapping[ClientId, Message]", weights: Mapping[int, int]) -> "Mapping[ClientId, Message]":
         """Make of the replies of a wave what the server gets of them."""
         return replies if self.gathering is None else self.gathering.gather(replies, weights)
+
+    @cached_property
+    def codes(self) -> bool:
+        """Whether any stage changes what travels."""
+        return any(
+            type(stage).encode is not Stage.encode or type(stage).decode is not Stage.decode for stage in self.stages
+        )
 
     @property
     def gathering(self) -> Stage | None:
@@ -163,8 +170,10 @@ class Pipeline:
         """Return the weighted mean of the rows, or what the run has for it."""
         return next((each.average for each in self.stages if isinstance(each, Averaging)), bank.mean)(rows, weights)
 
-    def _on(self, way: Way) -> list[Stage]:
-        return [stage for stage in self.stages if stage.works(way)]
+    @cached_property
+    def _on(self) -> dict[Way, list[Stage]]:
+        ways: tuple[Way, ...] = ("up", "down")
+        return {way: [stage for stage in self.stages if stage.works(way)] for way in ways}
 
 
 @lru_cache

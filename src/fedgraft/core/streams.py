@@ -9,22 +9,39 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import NDArray
 
 Key = int | str
 
 
 def entropy(*key: Key) -> int:
     """128 bits that depend on every part of ``key`` and on its order."""
-    name = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "little")
+    return int.from_bytes(_digest(*key), "little")
+
+
+def _digest(*key: Key) -> bytes:
+    name = "\x1f".join([f"{type(part).__name__}:{part}" for part in key])
+    return hashlib.sha256(name.encode()).digest()[:16]
+
+
+class _Named(ISeedSequence):
+    """Gives Philox its key: told the key itself, it would ask the system for entropy first, which it does not use."""
+
+    def __init__(self, *key: Key) -> None:
+        self._bytes = _digest(*key)
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        return np.frombuffer(self._bytes, np.dtype(dtype).newbyteorder("<"))[:n_words]
 
 
 def generator(*key: Key) -> np.random.Generator:
     """Draw batches, choices and permutations with this."""
-    return np.random.Generator(np.random.Philox(key=entropy(*key)))
+    return np.random.Generator(np.random.Philox(_Named(*key)))  # type: ignore[arg-type]  # any ISeedSequence will do
 
 
 def frozen_generator(*key: Key) -> np.random.RandomState:

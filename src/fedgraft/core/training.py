@@ -80,7 +80,7 @@ def descend(
     epochs: Epochs,
     *,
     part: Part,
-    augmentation: torch.Generator,
+    augmentation: torch.Generator | None,
     step: Stepper,
     update: Update = plainly,
 ) -> float:
@@ -112,7 +112,7 @@ def descend_privately(
     noising: Noising,
     *,
     part: Part,
-    augmentation: torch.Generator,
+    augmentation: torch.Generator | None,
     step: Stepper,
     update: Update = plainly,
 ) -> None:

@@ -19,6 +19,7 @@ from threading import Thread
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from fedgraft.base.errors import UserError
 from fedgraft.core import streams
@@ -147,13 +148,17 @@ class LocalEngine(Simulation):
             return
         size = {job.client: len(self.workshop.data[job.client].train) for job in jobs}
         enough = sum(size.values()) / (BATCHES * max(1, len(self._workers)))
-        batch: list[Job] = []
+        alone = not self._workers or self.faults.deadline is not None
+        batch, samples, weight, travelling = list[Job](), 0, 0, dict[int, Tensor]()
         for job in sorted(jobs, key=lambda job: (-size[job.client], job.client)):
             batch.append(job)
-            full = sum(size[each.client] for each in batch) >= enough or _weight(batch) >= HEAVY
-            if full or not self._workers or self.faults.deadline is not None:
+            samples += size[job.client]
+            more = {id(tensor): tensor for some in (job.message, job.state) for tensor in some.values()}
+            weight += sum(tensor.nbytes for key, tensor in more.items() if key not in travelling)
+            travelling |= more  # a message that several share travels once
+            if alone or samples >= enough or weight >= HEAVY:
                 yield batch
-                batch = []
+                batch, samples, weight, travelling = [], 0, 0, {}
         if batch:
             yield batch
 
@@ -169,19 +174,14 @@ class LocalEngine(Simulation):
         return fresh
 
 
-def _weight(batch: Sequence[Job]) -> int:
-    """Bytes that have to travel with jobs; a message that several share counts once."""
-    tensors = {id(t): t for job in batch for some in (job.message, job.state) for t in some.values()}
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-
-
 class _Duty:
     """Jobs that a worker is at, and how long it may be."""
 
     def __init__(self, worker: "Worker", batch: Sequence[Job]) -> None:
         self.worker, self.batch = worker, batch
         self._started = self._looked = time.monotonic()
-        self._watched, self._used = 0.0, worker.processor_seconds()
+        self._watched = 0.0
+        self._used: float | None = None
 
     def overdue(self, faults: Faults) -> TimeoutError | None:
         """Say that the worker has had its time: that of the run, or so much in which it did as good as nothing.
@@ -191,6 +191,10 @@ class _Duty:
         now = time.monotonic()
         if faults.deadline is not None and now - self._started > faults.deadline:
             return TimeoutError(f"it took more than {faults.deadline:g} s")
+        if not self._watched:
+            if now - self._started < GLANCE:  # most jobs are done before anybody has to ask how they go
+                return None
+            self._used = self.worker.processor_seconds()
         self._watched += min(now - self._looked, 5 * GLANCE)
         self._looked = now
         if self._watched < faults.idle or self._used is None:

@@ -84,7 +84,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _message(fields: dict[str, Tensor]) -> Message:
-    return Message(**fields)
+    return Message.of(fields)
 
 
 def _pickled(value: Any, buffers: list[pickle.PickleBuffer] | None = None) -> bytes:

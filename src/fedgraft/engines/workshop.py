@@ -77,6 +77,14 @@ class Workshop:
         streams.seed_globals(self.spec.seed, name, "globals", round, client)
         self.workbench.clear()
 
+    def _only_read(self, job: Job) -> bool:
+        """Whether nobody here can change a message, which other clients may have been sent too: it need not be copied.
+
+        In training it is ``assemble`` alone that sees it, and stages that code.
+        """
+        plain = type(self.method).assemble is Method.assemble
+        return plain and job.purpose == "train" and not self.spec.pipeline.codes
+
     def perform(self, job: Job) -> Done:
         """Do a job; only what comes back with the result counts."""
         started = time.perf_counter()
@@ -91,7 +99,8 @@ class Workshop:
         """Set the client of a job up, with its message as it reads it."""
         self.begin(job.purpose, job.client, job.round)
         client = self.client(job.client, job.state, job.round, job.purpose, job.secret)
-        return client, self.spec.pipeline.decode("down", job.message.copy_to(self.device), {})
+        message = job.message.to(self.device) if self._only_read(job) else job.message.copy_to(self.device)
+        return client, self.spec.pipeline.decode("down", message, {})
 
     def part(self, job: Job, client: Client, message: Message, reply: Message, seconds: float) -> Done:
         """Let a client go: what it sends as it travels, and its state."""
