@@ -6,7 +6,7 @@ export OMP_NUM_THREADS := 1
 # compiled files are kept, whatever the shell says: every process that a test starts would compile them again
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo deploy-demo test test-slow test-landing test-all coverage lint format tables results docs docs-serve dist version bench bench-peers trials mutants clean
+.PHONY: demo deploy-demo test test-slow test-all coverage lint format tables results docs docs-serve dist version bench bench-peers trials mutants clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedgraft compare ditto fedper --dataset digits --clients 13 --partition blocks:train=40 --model mlp:64 --rounds 20 --batch-size 10 --evaluate-every 5 --seeds 3 --by-client --report
@@ -17,18 +17,17 @@ deploy-demo: $(VENV)/installed-flower
 # what tests write lies in memory, where there is room: a run forces its files to the disk, and thousands of tests would wait for that
 ROOM := $(shell awk '$$2 == "/dev/shm" && $$4 !~ /noexec/' /proc/mounts 2> /dev/null | grep -q . && \
 	test $$(df -kP /dev/shm | awk 'NR == 2 {print $$4}') -gt 4000000 && echo TMPDIR=/dev/shm)
-PYTEST := $(ROOM) $(BIN)/python -m pytest -n 2 --dist loadgroup
+AT_ONCE ?= 2
+PYTEST := $(ROOM) $(BIN)/python -m pytest -n $(AT_ONCE) --dist loadgroup
 
+# WHICH takes in others: 'not long' has the slow ones in the same session, as before anything lands
+WHICH ?= not slow
 test: $(VENV)/installed-dev
-	$(PYTEST)
+	$(PYTEST) -m '$(WHICH)'
 
 # federations of real processes, the site in a browser, the tutorials, methods that learn digits
 test-slow: $(VENV)/installed-dev
 	$(PYTEST) -m 'slow and not long'
-
-# both in one session: what has to pass before work lands. Three processes, as a federation waits more than it works
-test-landing: $(VENV)/installed-dev
-	$(PYTEST) -n 3 -m 'not long'
 
 # every test: also federations that are killed and started again, which take too long for every change
 test-all: $(VENV)/installed-dev
