@@ -59,12 +59,12 @@ lint: $(VENV)/installed-dev
 
 # the tables of methods, models, datasets, schemes and of what crosses, from the code
 tables: $(VENV)/installed-dev
-	$(BIN)/python docs/tables.py
+	$(BIN)/python -m docs.tables
 
 # the pages of docs/results from the measurements beside them; FROM=DIR takes in finished runs first, BOARD=DIR a board
 results: $(VENV)/installed-dev
 	$(BIN)/python -m docs.evidence $(if $(FROM),--from $(FROM)) $(if $(BOARD),--board $(BOARD))
-	$(BIN)/python docs/tables.py
+	$(BIN)/python -m docs.tables
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.kernels --quick
