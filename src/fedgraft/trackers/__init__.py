@@ -27,7 +27,7 @@ def tracker(text: str) -> Any:
         made = TRACKERS.make(text)
     except ImportError as error:
         raise UserError(
-            f"{name} is not installed ({error}): pip install '.[{name}]' in a checkout of fedgraft"
+            f"{name} is not installed ({error}): pip install 'fedgraft[{name}]'"
         ) from None
     for hook in ("begin", "round", "end"):
         if not callable(getattr(made, hook, None)):
