@@ -129,7 +129,7 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
 
     def _unknown(self, name: str) -> UserError:
         if name.endswith(".py"):
-            return UserError(f"{name!r} is a file: say which {self.kind} of it is meant, such as ./{Path(name).name}:Mine")
+            return UserError(f"{name!r} is a file: say which {self.kind} in it, such as ./{Path(name).name}:Mine")
         return unknown(self.kind, name, self)
 
     def read(self, text: str) -> tuple[str, dict[str, Any]]:
