@@ -189,6 +189,12 @@ def test_two_processes_do_not_take_the_same_method(board: tuple[Path, Protocol, 
     assert [each.state for each in found.entries] == ["waiting", "done"]
 
 
+def test_settings_of_the_machine_are_those_of_a_configuration(board: tuple[Path, Protocol, Record]) -> None:
+    place, told, _ = board
+    typed = contest.Contest(told, "made-up", place, changes={"workers": "2"})
+    assert typed.settled(told.tuned(typed.setting)).workers == 2
+
+
 def test_a_method_of_ones_own(board: tuple[Path, Protocol, Record], tmp_path: Path) -> None:
     """Added by the command, with its own hyper-parameter tuned, and shown beside what others have measured."""
     place, _, _ = board

@@ -17,9 +17,9 @@ from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.report.page import write
-from fedgraft.runs import compare as comparisons
 from fedgraft.runs.config import read
 from fedgraft.runs.directory import folder_name
+from fedgraft.runs.question import contestants
 from fedgraft.runs.reading import read_all
 from fedgraft.runs.run import Run
 
@@ -74,14 +74,14 @@ def test_labels_are_distinct_for_distinct_methods() -> None:
         "fedavg", "Nameless", "fedavg-m", "fedavg-m:beta=0.5", "fedavg-m:plain=0.5", "fedavg-m:layers=(3,)",
         "fedavg-m:extras=[1]", "undeclared:gamma=1.0", "undeclared:gamma=0.5",
     ]  # fmt: skip
-    assert list(comparisons.contestants(given)) == ["local", *labels]
-    assert list(comparisons.contestants([FedAvgM(), FedAvgM()])) == ["local", "fedavg", "fedavg-m"]
+    assert list(contestants(given)) == ["local", *labels]
+    assert list(contestants([FedAvgM(), FedAvgM()])) == ["local", "fedavg", "fedavg-m"]
 
 
 def test_two_methods_of_one_name_are_refused() -> None:
     twin = type("Twin", (FedAvg,), {"name": "fedavg-m"})
     with pytest.raises(UserError, match="two methods are called 'fedavg-m'; give one of them another name"):
-        comparisons.contestants([FedAvgM(), twin()])
+        contestants([FedAvgM(), twin()])
 
 
 def test_folders_are_distinct_and_not_too_long() -> None:

@@ -1,6 +1,7 @@
 """No setting is silently ignored: each acts, or is refused by name, however the data are given."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.core.settings import Training
 from fedgraft.engines import local
+from fedgraft.runs.comparison import comparisons
 from fedgraft.runs.config import RunConfig, configure
 
 ANOTHER: dict[str, Any] = {
@@ -39,6 +41,7 @@ ANOTHER: dict[str, Any] = {
     "metrics": ["macro_f1"],
     "rounds": 1,
     "seed": 1,
+    "tuned": 8,
     "data_seed": 1,
     "participation": "0.4",
     "hold_out": 0.4,
@@ -170,6 +173,7 @@ def trace(out: Path, method: str = "fedprox", **settings: Any) -> dict[str, Any]
         "engine": dict(Observed.asked),
         "checkpoints": sorted(file.name for file in (out / "checkpoints").iterdir()),
         "kernels": done.result["kernels"],
+        "beside another rate": len(comparisons([done, replace(done, config=configure(done.config, {"lr": 0.7}))])),
     }
 
 

@@ -12,8 +12,8 @@ from fedgraft.base.errors import UserError
 from fedgraft.cli import app
 from fedgraft.report.sweep import tried
 from fedgraft.runs.agenda import Agenda
-from fedgraft.runs.compare import contestants
 from fedgraft.runs.config import configure
+from fedgraft.runs.question import contestants
 from fedgraft.runs.sweep import Grid
 
 

@@ -126,3 +126,73 @@ def test_what_cannot_be_tuned_is_a_sentence(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=sentence):
             fg.tune(methods, dataset=data(tmp_path), out=out, **{**SETTINGS, **changes})
     assert not out.exists()
+
+
+def test_a_comparison_tunes_everybody_first(tmp_path: Path) -> None:
+    """With equal budgets, on a draw that none is measured on; in the table each method has its own rate."""
+    asked: dict[str, Any] = {**SETTINGS, "dataset": data(tmp_path), "lr": 0.01, "hold_out": 0.5, "clients": 4}
+    done = fg.compare(["ditto"], seeds=2, tune=3, out=tmp_path / "c", progress=False, **asked)
+    assert list(done.runs) == ["local", "fedavg", "ditto"]
+    assert done.tuned["ditto"].keys() == {"lr", "lam"}
+    for label, each in done.runs.items():
+        [tuning] = (tmp_path / "c" / "tuning").glob(label)
+        trials = json.loads((tuning / "trials.json").read_text())["trials"][label]
+        assert len(trials) == 3
+        best = max((t for t in trials if len(t["scores"]) == 3), key=lambda t: t["scores"][-1])
+        assert done.tuned[label] == best["values"]
+        for run in each:
+            assert run.config.training.lr == best["values"]["lr"]
+            assert (run.config.tuned, run.config.validation, run.config.hold_out) == (3, 0.2, 0.5)
+            assert run.config.seed in (0, 1)
+        tried = [entry.config for entry in Agenda.read(tuning).entries]
+        assert {config.seed for config in tried} == {1000}
+        assert {config.hold_out for config in tried} == {None}
+    assert done.runs["ditto"][0].method == METHODS.make("ditto", lam=done.tuned["ditto"]["lam"])
+    assert "chosen" in str(done)
+    back = fg.read(tmp_path / "c")
+    assert list(back.runs) == ["local", "fedavg", "ditto"], "one comparison, though the rates differ"
+    assert back.tuned == done.tuned
+    [word] = [w for w in _commands(back, tmp_path) if w.startswith("fedgraft run ditto")][:1]
+    assert f"--set lam={done.tuned['ditto']['lam']}" in word
+    assert f"--lr {done.tuned['ditto']['lr']}" in word
+
+
+def _commands(comparison: Any, place: Path) -> list[str]:
+    from fedgraft.report import commands
+
+    return [commands.run_command(label, run.config) for label, each in comparison.runs.items() for run in each]
+
+
+def test_a_tuned_comparison_goes_on_and_grows(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {**SETTINGS, "dataset": data(tmp_path), "tune": 2, "out": tmp_path / "c", "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        fg.compare(["ditto"], seeds=1, watchers=[Counted(stop=5)], **asked)
+    assert not (tmp_path / "c" / "agenda.toml").exists(), "what is compared is not known before all are tuned"
+    one = fg.compare(["ditto"], seeds=1, **asked)
+    more = fg.compare(["ditto", "fedper"], seeds=2, **asked)
+    assert list(more.runs) == ["local", "fedavg", "ditto", "fedper"]
+    assert more.tuned["ditto"] == one.tuned["ditto"]
+    assert one.runs["ditto"][0].result["last"] == more.runs["ditto"][0].result["last"]
+
+
+def test_what_a_tuned_comparison_cannot_be(tmp_path: Path) -> None:
+    place = data(tmp_path)
+    with pytest.raises(UserError, match="name a directory"):
+        fg.compare(["ditto"], tune=2, dataset=place, progress=False, **SETTINGS)
+    given = fg.federate(place, clients=2, partition="iid")
+    with pytest.raises(UserError, match="name data, model and methods"):
+        fg.compare(["ditto"], tune=2, federation=given, model="linear", out=tmp_path / "o", progress=False)
+    with pytest.raises(UserError, match="two differ in nothing"):
+        fg.compare(
+            ["ditto:lam=1", "ditto:lam=2"], tune=1, dataset=place, out=tmp_path / "t", progress=False, **SETTINGS
+        )
+    with pytest.raises(UserError, match="a number of trials"):
+        fg.compare(["ditto"], tune=0, dataset=place, out=tmp_path / "z", progress=False, **SETTINGS)
+
+
+def test_proposals_are_short_enough_to_type(tmp_path: Path) -> None:
+    [found] = fg.tune("ditto", budget=6, out=tmp_path / "t", dataset=data(tmp_path), **SETTINGS)
+    for trial in found.trials:
+        for value in trial.values.values():
+            assert value == float(f"{value:.4g}")
+    assert METHODS.make(found.text).parameters()["lam"] == found.best.values["lam"]

@@ -29,7 +29,7 @@ from fedgraft.runs import agenda as agendas
 from fedgraft.runs import directory, population, reading, results
 from fedgraft.runs.agenda import LEASE, PATIENCE, Agenda, Planner, Worker
 from fedgraft.runs.conducting import Watcher
-from fedgraft.runs.config import RunConfig
+from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.directory import folder_name
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.run import Run
@@ -135,7 +135,7 @@ class Contest:
         """The settings with what the data decide."""
         fed = self.planner.drawn(config)
         settled = population.settled(config, fed, given=False)
-        return settled.model_copy(update=dict(self.changes))
+        return configure(settled, self.changes)
 
     def _of(self, method: Method, config: RunConfig) -> RunConfig:
         return config.model_copy(update={"method": METHODS.named(method), "params": method.parameters()})

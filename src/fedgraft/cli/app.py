@@ -32,7 +32,7 @@ def resumable(directory: Path, how: str | None = None) -> Iterator[None]:
     try:
         yield
     except StoppedError as stopped:
-        begun = any((directory / name).exists() for name in ("config.toml", "agenda.toml", "race.toml"))
+        begun = any((directory / name).exists() for name in ("config.toml", "agenda.toml", "race.toml", "tuning"))
         how = how or f"`fedgraft resume {shlex.quote(str(directory))}` goes on with it"
         stopped.hint = f"; {how}" if begun else " before anything was written"
         raise

@@ -104,6 +104,15 @@ def compare(
             metavar="NAME=VALUES",
         ),
     ] = None,
+    tune: Annotated[
+        int | None,
+        typer.Option(
+            help="Tune every method first, each with so many trials, on validation data of a draw of its own "
+            "(docs/clusters.md).",
+            min=1,
+            metavar="TRIALS",
+        ),
+    ] = None,
     parallel: Parallel = "1",
     later: Annotated[
         bool, typer.Option("--later", help="Write the runs down and stop; `fedgraft work` does them.")
@@ -128,7 +137,8 @@ def compare(
 
     from fedgraft.data.federation import OWN
     from fedgraft.runs import compare as comparing
-    from fedgraft.runs.sweep import Grid
+    from fedgraft.runs.question import pose
+    from fedgraft.runs.sweep import Grid, Sweep
     from fedgraft.terminal import Display
 
     chosen: list[Any] = named
@@ -138,8 +148,11 @@ def compare(
     split_by = OWN if _at_sites(full.dataset) else full.partition.replace(":", "")
     what = "sweep" if over else "compare"
     directory = out or default_directory(what, _short(Path(full.dataset).stem), _short(split_by))
+    if tune and (over or later or slurm):
+        other = "--sweep" if over else "--later" if later else "--slurm"
+        raise UserError(f"--tune finds out by trials which runs there are, and {other} has to know before: choose one")
     if later or slurm:
-        question = comparing.pose(chosen, Grid.of(over), seeds, full, None, None, None, {})
+        question = pose(chosen, Grid.of(over), seeds, full, None, None, None, {})
         agenda = (comparing.planned if dry_run else comparing.write_down)(question, directory)
         if slurm:
             _hand_in(agenda, slurm, dry_run, fresh)
@@ -147,12 +160,16 @@ def compare(
             typer.echo(f"{len(agenda.entries)} runs: {shlex.join(['fedgraft', 'work', str(directory)])}")
         return
     with ExitStack() as stack:
-        stack.enter_context(resumable(directory))
+        again = f"the same command with {shlex.join(['--out', str(directory)])} goes on with it"
+        stack.enter_context(resumable(directory, again if tune else None))
         watchers = [*_trackers(track, stack), stack.enter_context(Display(characters.console()))]
-        done = comparing.sweep(
-            chosen, over, seeds=seeds, config=full, out=directory, watchers=watchers, parallel=at_once, fresh=fresh,
-            progress=False,
-        )  # fmt: skip
+        how: dict[str, Any] = {
+            "seeds": seeds, "config": full, "out": directory, "watchers": watchers, "parallel": at_once, "fresh": fresh,
+            "progress": False,
+        }  # fmt: skip
+        done = (
+            Sweep({"": comparing.compare(chosen, tune=tune, **how)}) if tune else comparing.sweep(chosen, over, **how)
+        )
     written = done.report(directory / "report.html", point) if report else None
     _show_comparisons(done, directory, as_json, point, by_client=by_client)
     if written:

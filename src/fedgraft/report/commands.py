@@ -25,8 +25,9 @@ def repeatable(config: RunConfig) -> bool:
 
 
 def run_command(label: str, config: RunConfig) -> str:
-    """Return the command that repeats one run."""
-    name, _, changed = label.partition(":")
+    """Return the command that repeats one run; a label does not say what tuning chose."""
+    told = METHODS.label(METHODS.make(config.method, **config.params)) if config.tuned else label
+    name, _, changed = told.partition(":")
     settings = [word for pair in filter(None, changed.split(",")) for word in ("--set", pair)]
     return shlex.join(["fedgraft", "run", name, *flags(config), "--seed", str(config.seed), *settings])
 
@@ -36,7 +37,7 @@ def compare_command(comparison: Comparison[Any]) -> str | None:
     seeds = comparison.seeds
     complete = all(tuple(each) == seeds for each in comparison.facts.values())
     contiguous = seeds == tuple(range(seeds[0], seeds[0] + len(seeds)))
-    if not complete or not contiguous or not set(REFERENCES) <= comparison.runs.keys():
+    if not complete or not contiguous or not set(REFERENCES) <= comparison.runs.keys() or comparison.tuned:
         return None
     chosen = [label for label in comparison.runs if label not in REFERENCES]
     if not all(_parsable(label) for label in chosen):

@@ -31,6 +31,8 @@ def view(comparison: Comparison[Any], at: At = AT[0], metric: str | None = None)
     """Everything: the figures, the differences, figures that not every comparison has, and remarks."""
     rows = comparison.rows(at, metric)
     parts: list[RenderableType] = [figures(comparison, rows, at)]
+    if comparison.tuned:
+        parts.append(tuned(comparison))
     others = sum(row.method != "local" for row in rows)
     many = others * (others - 1) // 2 > _MANY_PAIRS
     if shown := comparison.pairs(at, metric, with_best=many):
@@ -68,6 +70,16 @@ def figures(comparison: Comparison[Any], rows: Sequence[Row], at: At) -> Group:
         for row in rows
     }  # fmt: skip
     return _table(title + _counted(len(comparison.seeds), "seed"), caption, ("\nmethod", *headings), cells)
+
+
+def tuned(comparison: Comparison[Any]) -> Group:
+    """What tuning chose for each method."""
+    caption = f"{comparison.config.tuned} trials for each, on validation data of a draw of their own"
+    cells = {
+        comparison.starred(label): [Text(", ".join(f"{name} {value:.4g}" for name, value in chosen.items()))]
+        for label, chosen in comparison.tuned.items()
+    }
+    return _table("Tuned", caption, ("method", "chosen"), cells)
 
 
 def unit(metric: MetricInfo) -> str:

@@ -90,13 +90,18 @@ def _context(study: Study, seen: Sequence[Observation], at: At, metric: MetricIn
     results = [result for each in study.facts.values() for result in each.values()]
     repeatable = all(commands.repeatable(run.config) for _, run in everything)
     settings = {**config.model_dump(), **config.training.model_dump()}
+    if study.tuned:
+        settings.pop("lr")  # each method has its own
     return {
         "title": study.title,
         "seeds": study.seeds,
         "rounds": config.rounds,
         "seen": seen,
         "labels": all(result.label_counts is not None for result in results),
-        "params": {label: next(iter(each.values())).params for label, each in study.facts.items()},
+        "params": {
+            label: {**found.params, **found.tuned}
+            for label, found in ((label, next(iter(each.values()))) for label, each in study.facts.items())
+        },
         "settings": {name: value for name, value in settings.items() if name not in _SAID_ELSEWHERE},
         "versions": sorted({_versions(result) for result in results}),
         "privacy": list(privacy(study.rows(at, metric.name))),

@@ -1,6 +1,5 @@
 """Compare methods on the same federations: the same partitions, starts, batches and participants for each seed."""
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,73 +9,19 @@ from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.data.federation import Federation
-from fedgraft.methods import METHODS
 from fedgraft.runs import agenda as agendas
-from fedgraft.runs import crew, directory, population, reading, results
-from fedgraft.runs.agenda import Agenda, Entry, Planner, Worker, complete, differences
-from fedgraft.runs.comparison import REFERENCES, Comparison
+from fedgraft.runs import crew, reading, results
+from fedgraft.runs.agenda import Agenda, Entry, Worker, complete, differences
+from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.conducting import Watcher
-from fedgraft.runs.config import RunConfig, configure
-from fedgraft.runs.directory import COMPARISON, folder_name
+from fedgraft.runs.config import RunConfig
+from fedgraft.runs.directory import COMPARISON
 from fedgraft.runs.population import Model
+from fedgraft.runs.question import Question, asked, pose
 from fedgraft.runs.run import Run, finished
 from fedgraft.runs.sweep import Grid, Sweep
 
 KIND = "comparison"
-
-
-def contestants(chosen: str | Method | Iterable[str | Method]) -> dict[str, Method]:
-    """Return the methods of a comparison by their labels, the references first, nobody twice."""
-    if isinstance(chosen, str | Method):
-        chosen = [chosen]
-    if not isinstance(chosen, Iterable):
-        raise UserError(f"name methods to compare, such as ['fedapa', 'ditto'], not {chosen!r}")
-    members: dict[str, Method] = {}
-    for method in (*REFERENCES, *chosen):
-        if not isinstance(method, str | Method):
-            raise UserError(f"a method is a name, such as 'fedapa:mu=0.3', or an object of its class, not {method!r}")
-        made = METHODS.make(method) if isinstance(method, str) else method
-        other = members.setdefault(label := METHODS.label(made), made)
-        if type(other) is not type(made):
-            raise UserError(f"two methods are called {label!r}; give one of them another name")
-    return members
-
-
-def asked(members: Mapping[str, Method], seeds: Sequence[int]) -> dict[str, Any]:
-    """What a comparison was asked for besides settings, as it is written."""
-    methods = [
-        {"name": METHODS.named(each), "params": directory.without_none(each.parameters())} for each in members.values()
-    ]
-    return {"seed": seeds[0], "seeds": len(seeds), "methods": methods}
-
-
-@dataclass(frozen=True)
-class Question:
-    """Which methods are compared under which settings with which seeds, and on what."""
-
-    settings: Mapping[str, RunConfig]
-    """By their names in a sweep; without one there is one, without a name."""
-    members: Mapping[str, Method]
-    seeds: tuple[int, ...]
-    planner: Planner
-    objects: bool = False
-
-    def entries(self) -> tuple[Entry, ...]:
-        """Plan a run of every method under all settings, so that what cannot work is refused; return all runs."""
-        found: list[Entry] = []
-        for name, config in self.settings.items():
-            fed = self.planner.drawn(first := config.model_copy(update={"seed": self.seeds[0]}))
-            if given := self.planner.federation is not None:
-                population.insist_on_agreement(config, fed)
-            settled = population.settled(first, fed, given=given)
-            self.planner.remember(settled, fed)
-            for seed, (label, method) in itertools.product(self.seeds, self.members.items()):
-                known = {"method": METHODS.named(method), "params": method.parameters(), "seed": seed}
-                place = f"{name + '/' if name else ''}{folder_name(label)}-seed{seed}"
-                found.append(Entry.of(place, settled.model_copy(update=known), label))
-            for entry in found[-len(self.seeds) * len(self.members) :][: len(self.members)]:
-                self.planner(entry)
-        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -106,6 +51,7 @@ def compare(
     model: Model | str | None = None,
     watchers: Sequence[Watcher] = (),
     out: str | Path | None = None,
+    tune: int | None = None,
     parallel: crew.Parallel = 1,
     fresh: bool = False,
     progress: bool | None = None,
@@ -123,6 +69,8 @@ def compare(
         watchers: objects that are told of every round.
         out: the comparison's directory. If it holds the same comparison, interrupted or with fewer methods or seeds,
             that one goes on. Others may work on it at the same time (`fedgraft work`).
+        tune: how many trials each method has, the references too, to find its learning rate and its numbers first, on
+            validation data of a draw of their own (:func:`tune`); without, all have the same rate and their defaults.
         parallel: how many runs at once; ``"auto"`` measures whether several are faster.
         fresh: whether to compute again what was computed before.
         progress: whether to show how it goes and, at the end, the table; unless told, in a terminal and in a notebook.
@@ -137,7 +85,7 @@ def compare(
     question = pose(chosen, Grid({}), seeds, config, recipe, federation, model, settings)
     labour = _labour(out, watchers, parallel, fresh, question.objects)
     return watched(
-        lambda display: _carry_out(question, replace(labour, watchers=[*watchers, *display]))[""],
+        lambda display: _carry_out(question, replace(labour, watchers=[*watchers, *display]), tune)[""],
         view, progress=progress,
     )  # fmt: skip
 
@@ -207,37 +155,6 @@ def planned(question: Question, place: Path) -> Agenda:
     return Agenda(place, question.entries(), KIND, asked(question.members, question.seeds), question.objects)
 
 
-def pose(
-    chosen: str | Method | Iterable[str | Method],
-    grid: Grid,
-    seeds: int,
-    config: RunConfig | None,
-    recipe: str | None,
-    federation: Federation | Callable[[int], Federation] | None,
-    model: Model | str | None,
-    settings: Mapping[str, Any],
-) -> Question:
-    """Make a question of what somebody asked for, or say what is wrong with it."""
-    if not isinstance(seeds, int) or seeds < 1:
-        raise UserError(f"a comparison needs at least one seed, not {seeds!r}")
-    if isinstance(model, str):
-        settings, model = {**settings, "model": model}, None
-    if surplus := settings.keys() & {"method", "params"}:
-        raise UserError(
-            f"{min(surplus)} is a setting of one run: name the methods of a comparison as 'fedapa:mu=0.3', "
-            "or as objects such as FedAPA(mu=0.3)"
-        )
-    config = configure(config or {}, settings, recipe_name=recipe)
-    members = grid.variants(contestants(chosen))
-    found = all(METHODS.findable(each) for each in members.values())
-    objects = federation is not None or model is not None or not found
-    drawn = (lambda _: federation) if isinstance(federation, Federation) else federation
-    if drawn is not None and not callable(drawn):
-        raise UserError(f"federation is a Federation, or a function that makes one for a seed, not {federation!r}")
-    numbers = tuple(range(config.seed, config.seed + seeds))
-    return Question(grid.settings(config), members, numbers, Planner(members, drawn, model), objects)
-
-
 def _labour(
     out: str | Path | None, watchers: Sequence[Watcher], parallel: crew.Parallel, fresh: bool, objects: bool
 ) -> Labour:
@@ -293,9 +210,12 @@ def grouped(agenda: Agenda) -> dict[str, list[Entry]]:
     return found
 
 
-def _carry_out(question: Question, labour: Labour) -> dict[str, Comparison[Run]]:
+def _carry_out(question: Question, labour: Labour, tune: int | None = None) -> dict[str, Comparison[Run]]:
     """Do what is left; what cannot work is refused before anything is written."""
-    if (place := labour.place) is None:
+    place = labour.place
+    if tune is not None:
+        question = _tuned(question, labour, tune)
+    if place is None:
         entries = question.entries()
         labour.expect(len(entries))
         return _gathered(
@@ -305,6 +225,17 @@ def _carry_out(question: Question, labour: Labour) -> dict[str, Comparison[Run]]
     found = write_down(question, place)
     worker = Worker(place, question.planner, labour.watchers, fresh=labour.fresh, keep=True)
     return _work(found, worker, labour)
+
+
+def _tuned(question: Question, labour: Labour, budget: int) -> Question:
+    """Tune every method first, where the comparison has its directory."""
+    from fedgraft.runs.tune import settled
+
+    if labour.place is None:
+        raise UserError("a comparison that is tuned keeps its trials: name a directory for it (out)")
+    return settled(
+        question, budget, labour.place, watchers=labour.watchers, parallel=labour.parallel, fresh=labour.fresh
+    )
 
 
 def _claim(agenda: Agenda, question: Question) -> None:

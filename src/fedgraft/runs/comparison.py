@@ -1,5 +1,6 @@
 """A comparison: runs that differ in their methods and seeds and in nothing else, made just now or read from a disk.
 
+Where the learning rate was chosen for each method, by as many trials for all, it may differ as well.
 Tables, report, text, JSON and frames all show what it works out.
 """
 
@@ -126,6 +127,12 @@ class Comparison(Generic[AnyRun]):
         if name is not None and name not in known:
             raise unknown("metric", name, known)
         return known[name] if name is not None else self.metrics[0]
+
+    @property
+    def tuned(self) -> dict[str, dict[str, float | int]]:
+        """What tuning chose for each method; nothing, where nothing was tuned."""
+        first = {label: each[0].facts.tuned for label, each in self.runs.items()}
+        return {label: dict(chosen) for label, chosen in first.items() if chosen}
 
     def any_result(self, seed: int) -> Result:
         """Some result with this seed: what does not depend on the method can be read from it."""
@@ -288,10 +295,12 @@ class Reading:
 
 
 def comparisons(runs: Iterable[AnyRun]) -> list[Comparison[AnyRun]]:
-    """Group runs that may be compared: those whose settings are the same but for method and seed."""
+    """Group runs that may be compared: those whose settings are the same but for method, seed and what was tuned."""
     groups: dict[str, list[AnyRun]] = {}
     for run in runs:
         setting = run.config.model_copy(update={name: _DEFAULTS[name] for name in _NOT_THE_SETTING})
+        if setting.tuned:
+            setting = setting.model_copy(update={"training": setting.training.but(lr=_DEFAULTS["training"].lr)})
         groups.setdefault(run.facts.task + setting.model_dump_json(), []).append(run)
     return [Comparison(each[0].config, _by_label(each)) for each in groups.values()]
 

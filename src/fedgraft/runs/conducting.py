@@ -10,7 +10,7 @@ from fedgraft import kernels
 from fedgraft.base import memory
 from fedgraft.base.version import __version__
 from fedgraft.core.engine import Engine
-from fedgraft.core.method import Server
+from fedgraft.core.method import Method, Server
 from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.core.secure import Secure
 from fedgraft.core.stages import pipeline
@@ -18,8 +18,7 @@ from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.states import First, Shelf, States
 from fedgraft.engines.workshop import single_thread
-from fedgraft.methods import METHODS
-from fedgraft.runs import checkpoint, directory, results, unseen
+from fedgraft.runs import checkpoint, directory, names, results, unseen
 from fedgraft.runs.checkpoint import Checkpoint
 from fedgraft.runs.config import RunConfig, participation_range
 from fedgraft.runs.guarantees import guarantees
@@ -131,6 +130,11 @@ def _due(config: RunConfig, done: int, seconds: float) -> bool:
     return config.checkpoint_every > 0 and (done % config.checkpoint_every == 0 or done == config.rounds)
 
 
+def _chosen(method: Method, config: RunConfig) -> dict[str, float | int]:
+    """What tuning decides."""
+    return {"lr": config.training.lr, **{each.name: getattr(method, each.name) for each in names.searched(method)}}
+
+
 def _result(run: "Run") -> dict[str, Any]:
     config = run.config
     up, down = results.per_message(run.records)
@@ -139,8 +143,9 @@ def _result(run: "Run") -> dict[str, Any]:
         "fedgraft": __version__,
         "digest": run.identity.digest,
         "method": run.method.name,
-        "label": METHODS.label(run.method),
+        "label": run.label,
         "params": run.method.parameters(),
+        "tuned": _chosen(run.method, config) if config.tuned else {},
         "reconstruction": run.method.reconstruction,
         "headline": run.method.headline,
         "shows": dict(run.method.shows),

@@ -77,6 +77,12 @@ class RunConfig(Settings):
     )
     rounds: int = Field(30, ge=1, description="communication rounds")
     seed: int = Field(0, ge=0, description="seed of everything random")
+    tuned: int | None = Field(
+        None,
+        ge=1,
+        description="with how many trials the learning rate and the method's numbers were chosen, if they were: such "
+        "runs are compared whatever they are",
+    )
     data_seed: int | None = Field(
         None,
         ge=0,

@@ -19,6 +19,8 @@ from fedgraft.runs.config import RunConfig
 COMPARISON = "comparison.json"
 """What a comparison leaves beside its runs, when it is complete."""
 PREPARATION = "preparation.json"
+TUNING = "tuning"
+"""In a comparison's directory, before its runs: the trials by which its methods were tuned."""
 START = "start.safetensors"
 """What an earlier run left for this one to begin with, if it does."""
 
@@ -43,7 +45,7 @@ def sweep(directory: Path) -> None:
 
 def _left_over(path: Path) -> bool:
     """Whether a file says nothing of a run that has begun: that is done by config.toml, the last of the first files."""
-    return path.name in (disk.LOCK, identity.FILE, PREPARATION, START) or _half(path)
+    return path.name in (disk.LOCK, identity.FILE, PREPARATION, START, TUNING) or _half(path)
 
 
 def _half(path: Path) -> bool:

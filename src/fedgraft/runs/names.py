@@ -1,9 +1,19 @@
-"""What a configuration names, looked for before torch is imported, which takes seconds: a typo is answered at once."""
+"""What a configuration names, looked for before torch is imported, which takes seconds: a typo is answered at once.
+
+And what a run is called in tables.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
 from fedgraft import models
+from fedgraft.core.hyper import search_range
 from fedgraft.data.partition import OWN, SCHEMES
 from fedgraft.methods import METHODS
 from fedgraft.runs.config import RunConfig
+
+if TYPE_CHECKING:
+    from fedgraft.core.method import Method
 
 
 def insist(config: RunConfig, methods: list[str] | None = None) -> None:
@@ -22,3 +32,14 @@ def insist_on_learning(config: RunConfig, methods: list[str] | None = None) -> N
     for name in [config.method] if methods is None else methods:
         METHODS.insist(name)
     models.insist(config.model)
+
+
+def label(method: "Method", tuned: int | None = None) -> str:
+    """What a method is called in tables: by its name and what is not as usual, but for numbers that tuning chose."""
+    usual = {each.name: each.default for each in searched(method)}
+    return METHODS.label(dataclasses.replace(method, **usual) if tuned else method)
+
+
+def searched(method: "Method") -> "list[dataclasses.Field[Any]]":
+    """The hyper-parameters in which tuning looks for better values."""
+    return [each for each in dataclasses.fields(method) if search_range(each) is not None]

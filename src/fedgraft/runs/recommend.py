@@ -25,13 +25,14 @@ from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS
 from fedgraft.runs import directory, learning, population, reading
 from fedgraft.runs.agenda import complete, differences
-from fedgraft.runs.compare import asked, compare, contestants
+from fedgraft.runs.compare import compare
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.conducting import Watcher
 from fedgraft.runs.config import RunConfig, configure, read
 from fedgraft.runs.directory import COMPARISON, folder_name
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.population import Model
+from fedgraft.runs.question import asked, contestants
 from fedgraft.runs.recommendation import ALONE, TUNED, Recommendation, Say, Standing, listed
 from fedgraft.runs.run import insist_on_replies, plan
 

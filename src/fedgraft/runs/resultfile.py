@@ -219,6 +219,8 @@ class Result(_Part):
     method: str
     label: str = ""
     params: dict[str, Any]
+    tuned: dict[str, float | int] = {}
+    """What tuning chose: the learning rate, and numbers of the method."""
     reconstruction: bool
     headline: Point
     shows: dict[str, str] = {}

@@ -24,7 +24,18 @@ from fedgraft.core.state import State
 from fedgraft.data.federation import Federation
 from fedgraft.engines.workshop import single_thread
 from fedgraft.methods import METHODS
-from fedgraft.runs import archive, checkpoint, directory, hosting, identity, personal, population, results, unseen
+from fedgraft.runs import (
+    archive,
+    checkpoint,
+    directory,
+    hosting,
+    identity,
+    names,
+    personal,
+    population,
+    results,
+    unseen,
+)
 from fedgraft.runs.conducting import Watcher, conduct, everybodys_states, taking_part
 from fedgraft.runs.config import MACHINE, RunConfig, configure, participation_range
 from fedgraft.runs.config import read as read_settings
@@ -61,8 +72,8 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The method, with the hyper-parameters that are not its defaults."""
-        return METHODS.label(self.method)
+        """The method, with the hyper-parameters that are not its defaults, unless tuning chose them."""
+        return names.label(self.method, self.config.tuned)
 
     @property
     def metrics(self) -> tuple[MetricInfo, ...]:

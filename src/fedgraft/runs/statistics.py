@@ -394,14 +394,15 @@ def crossed(table: Groups) -> Interval:
     """
     values = np.asarray(table, dtype=np.float64)
     rng = streams.generator(0, "crossed bootstrap", *values.shape)
-    there, filled = np.isfinite(values), np.nan_to_num(values)
-    means = []
-    for _ in range(RESAMPLES):
-        rows = np.bincount(rng.integers(len(values), size=len(values)), minlength=len(values))
-        counts = rows @ there
-        present = np.flatnonzero(counts)
-        chosen = present[rng.integers(len(present), size=len(present))]
-        means.append(float(((rows @ filled)[chosen] / counts[chosen]).mean()))
+    draws, clients = values.shape
+    times = (rng.integers(draws, size=(RESAMPLES, draws))[..., None] == np.arange(draws)).sum(axis=1)
+    counts = times @ np.isfinite(values).astype(np.int64)
+    each = times @ np.nan_to_num(values) / np.maximum(counts, 1)
+    present = (counts > 0).sum(axis=1, keepdims=True)
+    first = np.argsort(counts == 0, axis=1, kind="stable")  # those that took part, then the others
+    chosen = np.take_along_axis(first, (rng.random((RESAMPLES, clients)) * present).astype(np.int64), axis=1)
+    counted = np.arange(clients) < present
+    means = (np.take_along_axis(each, chosen, axis=1) * counted).sum(axis=1) / present[:, 0]
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(means, (tail, 100 - tail))
     return Interval(float(low), float(high))

@@ -20,13 +20,13 @@ from fedgraft.base.errors import UserError
 from fedgraft.core.hyper import Range, search_range
 from fedgraft.core.method import Method
 from fedgraft.methods import METHODS
-from fedgraft.runs import crew, population, reading, results, table
+from fedgraft.runs import crew, directory, names, population, reading, results, table
 from fedgraft.runs.agenda import BLIND, FILE, Agenda, Entry, Planner, Worker
-from fedgraft.runs.compare import contestants
 from fedgraft.runs.conducting import Watcher
 from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.directory import folder_name
 from fedgraft.runs.metric import MetricInfo
+from fedgraft.runs.question import Question, contestants
 
 PARTS = (1 / 4, 1 / 2, 1)
 """Of the rounds, in each rung; half of the trials go on from one to the next."""
@@ -34,6 +34,10 @@ BATCH = 4
 """Trials that are proposed at a time: as many can be computed at once, and the next ones learn from them."""
 VALIDATION = 0.2
 """The share of training samples that is put aside, where nobody says another."""
+DRAW = 1000
+"""How far the seed of the draw that a comparison is tuned on is from its first: no other seed is that of a run."""
+DIGITS = 4
+"""To how many a proposal is rounded: who types what was found runs the very same."""
 RATE = 20.0
 """The learning rate is searched from the run's divided by this to the run's times this."""
 TRIALS = "trials.json"
@@ -78,7 +82,7 @@ def ranges(method: Method, config: RunConfig) -> dict[str, Range]:
     """What is searched for a method, by name: the run's learning rate, and its own numbers that have a range."""
     rate = config.training.lr
     found = {"lr": Range(rate / RATE, rate * RATE, log=True)}
-    for each in dataclasses.fields(method):
+    for each in names.searched(method):
         if (span := search_range(each)) is not None and getattr(method, each.name) is not None:
             found[each.name] = span
     return found
@@ -124,6 +128,41 @@ def tune(
         raise UserError("name the methods to tune; one of your own has to lie in a file (./mine.py:Mine)")
     search = _Search(Path(out), full, members, budget, watchers, parallel, fresh)
     return [search.method(label) for label in members]
+
+
+def settled(question: Question, budget: int, place: Path, **how: Any) -> Question:
+    """Let every method of a comparison be tuned, each with as many trials, on a draw that none is measured on.
+
+    Nobody is held out there. ``how`` says how the trials are run, as in :func:`tune`; ``place`` is the comparison's
+    directory, which gets a folder ``tuning`` with one for each method.
+    """
+    if question.objects:
+        raise UserError(
+            "trials are run by their settings: to tune, name data, model and methods, by files if they are yours"
+        )
+    if list(question.settings) != [""]:
+        raise UserError("a sweep tries the values that it is told, and tuning looks for them: leave one of them out")
+    config = question.settings[""].model_copy(update={"tuned": budget})
+    if not config.validation:
+        config = config.model_copy(update={"validation": VALIDATION})
+    own = {"seed": config.seed + DRAW, "hold_out": None, "evaluate_every": config.rounds, "tuned": None}
+    asked = {names.label(method, budget): method for method in question.members.values()}
+    if len(asked) < len(question.members):
+        raise UserError(
+            f"{', '.join(question.members)}: two differ in nothing but what tuning searches; name one of them"
+        )
+    if not (place / FILE).exists():
+        directory.fresh(place)
+    members: dict[str, Method] = {}
+    rates: dict[str, float] = {}
+    for label, method in asked.items():
+        home = place / directory.TUNING / folder_name(label)
+        [found] = tune(method, budget=budget, config=config.model_copy(update=own), out=home, **how)
+        chosen = dict(found.best.values)
+        rates[label] = chosen.pop("lr")
+        members[label] = dataclasses.replace(method, **chosen)
+    planner = Planner(members)
+    return dataclasses.replace(question, settings={"": config}, members=members, rates=rates, planner=planner)
 
 
 @dataclass
@@ -194,7 +233,7 @@ class _Search:
         numbers = range(self.budget)
         for start in range(0, self.budget, BATCH):
             asked = [study.ask(space) for _ in numbers[start : start + BATCH]]
-            batch = [Trial(each.number, dict(each.params) if each.number else dict(usual)) for each in asked]
+            batch = [Trial(each.number, _short(each.params, spans) if each.number else dict(usual)) for each in asked]
             yield batch
             for trial, each in zip(batch, asked, strict=True):
                 known = trial.failure is None and not math.isnan(trial.scores[0])
@@ -249,6 +288,14 @@ class _Search:
         told = {label: [trial.to_json() for trial in trials] for label, trials in self.found.items()}
         facts = {"metric": self.metric.name, "budget": self.budget, "seed": self.config.seed, "trials": told}
         results.write_json(self.place / TRIALS, facts)
+
+
+def _short(values: Mapping[str, float | int], spans: Mapping[str, Range]) -> dict[str, float | int]:
+    """Round what was proposed to a few digits."""
+    return {
+        name: value if spans[name].whole else spans[name].within(float(f"{value:.{DIGITS}g}"))
+        for name, value in values.items()
+    }
 
 
 def _distribution(span: Range) -> Any:
