@@ -2,7 +2,8 @@
 
 A source distribution, a wheel with the kernels for this platform and a wheel without them for any. Each is installed
 into an empty environment outside the checkout with no compiler on the path, where the demonstration and the tests run
-against it; every instruction set that this CPU has runs the kernels' tests.
+against it; every instruction set that this CPU has runs the kernels' tests. Where qemu-x86_64 is installed, the wheel
+with the kernels also works on two CPUs that it emulates, one without AVX2 and one without AVX-512.
 """
 
 import argparse
@@ -20,10 +21,13 @@ DEMO = (
     "compare", "ditto", "fedper", "--dataset", "digits", "--clients", "13", "--partition", "blocks:train=40",
     "--model", "mlp:64", "--rounds", "2", "--batch-size", "10", "--seeds", "2", "--by-client", "--report",
 )  # fmt: skip
+FEW = ("fedper", "--rounds", "1", "--clients", "2", "--workers", "1")
 QUICK = ("tests/kernels", "tests/models", "tests/test_cli.py", "tests/exports")
 NOT_INSTALLED = ("tests/test_tables.py", "tests/trials", "tests/benchmarks", "tests/docs", "tests/release")
 """Tests of what lies in the checkout and not in the package."""
 LIBRARY = "fedgraft/kernels/_native.so"
+EMULATED = {"Nehalem": ("baseline",), "Haswell": ("avx2", "baseline")}
+"""CPUs of qemu-x86_64, which has no AVX-512, and the kernels that have to be found on each."""
 
 
 def say(text: str) -> None:
@@ -130,6 +134,10 @@ class Scratch:
         )
         return done.stdout.strip()
 
+    def emulate(self, emulator: str, cpu: str, *words: str | Path) -> None:
+        """Run Python on another CPU; one process, since what it starts would not be emulated."""
+        call([emulator, "-cpu", cpu, self.python, *words], self.here, {"PATH": self.path, "OMP_NUM_THREADS": "1"})
+
     def test(self, *words: str, **extra: str) -> None:
         left_out = [f"--ignore={path}" for path in NOT_INSTALLED]
         self._call("pytest", *left_out, *words, **extra)
@@ -142,6 +150,18 @@ def _without_a_compiler(folder: Path) -> Path:
         if found := shutil.which(name):
             (folder / name).symlink_to(found)
     return folder
+
+
+def other_cpus(scratch: Scratch) -> None:
+    """The kernels on CPUs that have less than the one that built them."""
+    emulator = shutil.which("qemu-x86_64")
+    if emulator is None:
+        say("no qemu-x86_64 (Debian: apt-get install qemu-user): no other CPU was tried")
+        return
+    for cpu, found in EMULATED.items():
+        say(f"on an emulated {cpu}")
+        scratch.emulate(emulator, cpu, ROOT / "release" / "emulated.py", *found)
+        scratch.emulate(emulator, cpu, "-m", "fedgraft", "run", *FEW, "--out", f"on-{cpu}")
 
 
 def check(out: Path, python: str, whole: bool) -> None:
@@ -158,6 +178,7 @@ def check(out: Path, python: str, whole: bool) -> None:
         for isa in scratch.kernels().split():
             say(f"{native.name}, held to {isa}")
             scratch.test("tests/kernels/test_chain.py", "tests/kernels/test_fusion.py", FEDGRAFT_ISA=isa)
+        other_cpus(scratch)
         scratch.again(plain)
         assert not scratch.kernels(), "the plain wheel has kernels"
         say(f"{plain.name}: no kernels")
@@ -165,7 +186,7 @@ def check(out: Path, python: str, whole: bool) -> None:
         scratch.again(source)
         assert not scratch.kernels(), "there was no compiler"
         say(f"{source.name}: installed without a compiler")
-        scratch.fedgraft("run", "fedper", "--rounds", "1", "--clients", "2", "--out", "from-source")
+        scratch.fedgraft("run", *FEW, "--out", "from-source")
 
 
 def main() -> None:

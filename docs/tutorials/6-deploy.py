@@ -3,7 +3,7 @@
 #
 # In a simulation all clients are on one machine. Here each is a program of its own, as on several machines: it has a folder with its
 # data, its key and its private state, and asks the server for work over an encrypted connection.
-# [Flower](https://flower.ai) carries the messages: `pip install -c constraints.txt '.[flower]'`.
+# [Flower](https://flower.ai) carries the messages: `pip install 'fedgraft[flower]'`.
 #
 # In this notebook all machines are this one, `127.0.0.1`. On real machines the commands are the same, each typed where it belongs:
 # [deployment](../deployment.md) has them with the names of machines.

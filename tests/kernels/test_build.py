@@ -1,6 +1,7 @@
 """The compiled code by itself: sanitizers, no threads, nothing but C at its borders."""
 
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -71,5 +72,20 @@ def test_sanitizers_find_nothing(isa: str, tmp_path: Path) -> None:
     if made.returncode:
         pytest.skip(f"this compiler has no sanitizers on {platform.machine()}: {made.stderr.strip()[-200:]}")
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "chains agree" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu", ["cortex-a53", "max"])
+def test_they_agree_with_plain_loops_on_an_emulated_arm(cpu: str, tmp_path: Path) -> None:
+    cross, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
+    if cross is None or emulator is None:
+        pytest.skip("no cross compiler or no emulator (Debian: apt-get install g++-aarch64-linux-gnu qemu-user)")
+    program = tmp_path / "driver"
+    sources = [str(SOURCES / "chain.cpp"), str(SOURCES / "dispatch.cpp"), str(Path(__file__).parent / "driver.cpp")]
+    flags = [*build.FLAGS, "-static", "-DISA=baseline", f"-I{SOURCES}"]
+    subprocess.run([cross, *flags, *sources, "-o", str(program)], check=True)
+    done = subprocess.run([emulator, "-cpu", cpu, str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "chains agree" in done.stdout

@@ -100,7 +100,7 @@ def test_a_tracker_that_is_not_there_is_a_sentence(tmp_path: Path, monkeypatch: 
     monkeypatch.delitem(sys.modules, "fedgraft.trackers.mlflow", raising=False)
     done = CliRunner().invoke(app, ["run", "local", "--track", "mlflow", "--out", str(tmp_path / "run")])
     assert isinstance(done.exception, UserError)
-    assert "pip install '.[mlflow]'" in str(done.exception)
+    assert "pip install 'fedgraft[mlflow]'" in str(done.exception)
     assert not (tmp_path / "run").exists()
 
 

@@ -110,12 +110,12 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
         """Refuse a name that stands for nothing, with the nearest one that there is, and import nothing for it."""
         name, _ = self.split(text)
         if name not in self and not is_reference(name):
-            raise unknown(self.kind, name, self)
+            raise self._unknown(name)
 
     def find(self, text: str) -> "type[T]":
         """Return the class (or the function) that a name or a reference stands for."""
         if text not in self and not is_reference(text):
-            raise unknown(self.kind, text, self)
+            raise self._unknown(text)
         found: Any = self[text] if text in self else resolve(text, self.kind)
         if self.base is None:
             if not callable(found):
@@ -126,6 +126,11 @@ class Registry(Mapping[str, "type[T]"], Generic[T]):
             kind = f"{'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind}"
             raise UserError(f"{text!r} is not {kind}: it has to be a class that derives from fedgraft.{base}")
         return found
+
+    def _unknown(self, name: str) -> UserError:
+        if name.endswith(".py"):
+            return UserError(f"{name!r} is a file: say which {self.kind} in it, such as ./{Path(name).name}:Mine")
+        return unknown(self.kind, name, self)
 
     def read(self, text: str) -> tuple[str, dict[str, Any]]:
         """Return the name, or the reference, in a text and its parameters by their names."""

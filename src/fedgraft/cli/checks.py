@@ -30,6 +30,9 @@ def check(
     from fedgraft.methods import METHODS
 
     METHODS.insist(method)
+    name, values = METHODS.split(method)
+    if values:
+        raise UserError(f"check tries every hyper-parameter by itself: write fedgraft check {name}, without {values!r}")
     from fedgraft.testing import checks
 
     kind, companions = METHODS.find(method), _companions(with_ or [])

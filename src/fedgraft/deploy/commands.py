@@ -323,4 +323,4 @@ def _numbers(text: str | None) -> list[float] | None:
 
 def _require(package: str) -> None:
     if find_spec(package) is None:
-        raise UserError("deployment needs Flower, which is an extra: pip install '.[flower]' in a checkout of fedgraft")
+        raise UserError("deployment needs Flower, which is an extra: pip install 'fedgraft[flower]'")

@@ -231,9 +231,7 @@ def program(name: str) -> str:
     """Find a program, beside this Python, on the PATH, or where systems keep their servers."""
     found = shutil.which(name, path=str(_BIN)) or shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
-        raise UserError(
-            f"the program {name} is not there: install Flower with pip install '.[flower]' in a checkout of fedgraft"
-        )
+        raise UserError(f"the program {name} is not there: install Flower with pip install 'fedgraft[flower]'")
     return found
 
 

@@ -56,7 +56,7 @@ def save(folder: Path, drawn: Iterable[tuple[str, "Figure"]]) -> list[Path]:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise UserError("figures need matplotlib: pip install '.[plots]' in a checkout of fedgraft") from None
+        raise UserError("figures need matplotlib: pip install 'fedgraft[plots]'") from None
     written = []
     with mpl.rc_context(_STYLE):
         for name, figure in drawn:

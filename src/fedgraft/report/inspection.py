@@ -21,7 +21,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 def show(found: Inspection, console: Console, *, everything: bool = False) -> None:
     """Print what was found, and what somebody should look at."""
-    what = ", ".join(filter(None, (found.source, found.task, found.sample and f"samples of {found.sample}")))
+    what = ", ".join(filter(None, (found.source, found.task, _shape(found.sample or ""))))
     console.print(f"{len(found.sites)} sites: {what}", highlight=False, markup=False)
     whole = everything or len(found.sites) <= MANY
     console.print(_listing(found.sites) if whole else _summary(found.sites))
@@ -39,6 +39,12 @@ def show(found: Inspection, console: Console, *, everything: bool = False) -> No
         console.print(Text.assemble(("look:", "yellow"), " ", warning))
     if not found.warnings and not found.problem:
         console.print("Nothing looks suspicious.")
+
+
+def _shape(sample: str) -> str:
+    """What one sample is made of, from its type and its shape."""
+    kind, _, shape = sample.partition(" ")
+    return shape and f"samples of shape {shape} ({kind})"
 
 
 def _table(rows: Rows, heads: Sequence[str]) -> Table:

@@ -26,9 +26,7 @@ def tracker(text: str) -> Any:
     try:
         made = TRACKERS.make(text)
     except ImportError as error:
-        raise UserError(
-            f"{name} is not installed ({error}): pip install '.[{name}]' in a checkout of fedgraft"
-        ) from None
+        raise UserError(f"{name} is not installed ({error}): pip install 'fedgraft[{name}]'") from None
     for hook in ("begin", "round", "end"):
         if not callable(getattr(made, hook, None)):
             raise UserError(f"{name!r} is not a tracker: it has no {hook}()")

@@ -152,7 +152,10 @@ def _at_a_path(dataset: str | Path) -> bool:
 def insist(name_or_path: str) -> None:
     """Refuse a name that no dataset has, with the nearest one."""
     if not is_path(name_or_path):
-        DATASETS.insist(_spelled(name_or_path))
+        try:
+            DATASETS.insist(_spelled(name_or_path))
+        except UserError as error:
+            raise UserError(f"there is no such file or folder here, and {error}") from error
 
 
 def _spelled(name: str) -> str:
