@@ -180,6 +180,18 @@ def test_a_finished_board_does_nothing_more(board: tuple[Path, Protocol, Record]
     assert watcher.seen == []
 
 
+def test_what_is_done_in_earlier_results_is_not_run_again(board: tuple[Path, Protocol, Record], tmp_path: Path) -> None:
+    _, told, found = board
+    half = found.model_copy(update={"entries": found.entries[:1]})
+    watcher = Interrupting(10**9)
+    contest.run(tmp_path / "rest", told, ["made-up"], done={"made-up": half}, watchers=[watcher])
+    assert watcher.seen
+    assert half.entries[0].method not in watcher.seen
+    other = half.model_copy(update={"terms": {**half.terms, "trials": 99}})
+    with pytest.raises(UserError, match="have another protocol"):
+        contest.run(tmp_path / "other", told, ["made-up"], done={"made-up": other})
+
+
 def test_two_processes_do_not_take_the_same_method(board: tuple[Path, Protocol, Record], tmp_path: Path) -> None:
     _, told, _ = board
     held = contest.Contest(told, "made-up", tmp_path / "out")

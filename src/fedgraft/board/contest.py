@@ -269,13 +269,14 @@ def run(
     *,
     watchers: Sequence[Watcher] = (),
     changes: Mapping[str, Any] | None = None,
+    done: Mapping[str, Record] | None = None,
     retry: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Record]:
     """Put methods on a board, setting by setting, and return what is known then; the same call goes on.
 
-    Methods that another process holds are left to it. A setting whose data are not there is left out, and refused at
-    the end.
+    Methods that another process holds are left to it, and those that are ``done`` in earlier results of the same
+    protocol are not run again. A setting whose data are not there is left out, and refused at the end.
     """
     place, chosen, wanted = Path(out), protocol.chosen(settings), members(protocol, methods)
     begin(place, protocol)
@@ -291,12 +292,23 @@ def run(
         if retry:
             for label in wanted:
                 contest.forgive(label)
+        known = _known((done or {}).get(name), protocol.terms(name))
         for label, method in wanted.items():
-            _take(contest, label, method, tell)
+            if label not in known:
+                _take(contest, label, method, tell)
         found[name] = contest.keep()
     if missing:
         raise UserError("; ".join(missing))
     return found
+
+
+def _known(before: Record | None, terms: Mapping[str, Any]) -> set[str]:
+    """The methods that are done in earlier results, which have to be of the same protocol."""
+    if before is None:
+        return set()
+    if before.terms != terms:
+        raise UserError(f"the results of {before.setting} have another protocol: leave them out, or name theirs")
+    return {each.method for each in before.entries if each.state == "done"}
 
 
 def _take(contest: Contest, label: str, method: Method, tell: Callable[[str], None]) -> None:

@@ -42,12 +42,16 @@ def run(
     ] = None,
     out: Out = OUT,
     protocol: ProtocolFile = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option("--beside", help="Leave out methods that are done in these results.", callback=nameable),
+    ] = None,
     workers: Workers = None,
     retry: Retry = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress of single runs.")] = False,
 ) -> None:
     """Tune and measure the methods, setting by setting; several processes with the same --out share the work."""
-    _carry_out(out, protocol, settings or [], method or [], workers, retry, quiet)
+    _carry_out(out, protocol, settings or [], method or [], workers, retry, quiet, beside)
     typer.echo(f"what there is: fedgraft board show {out}")
 
 
@@ -94,8 +98,9 @@ def show(
 
 
 def _carry_out(
-    out: Path, protocol: Path | None, settings: list[str], methods: list[str], workers: Any, retry: bool, quiet: bool
-) -> dict[str, Any]:
+    out: Path, protocol: Path | None, settings: list[str], methods: list[str], workers: Any, retry: bool, quiet: bool,
+    beside: Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
     from fedgraft.board import protocol as protocols
     from fedgraft.methods import METHODS
 
@@ -105,6 +110,7 @@ def _carry_out(
         METHODS.insist(text)
 
     from fedgraft.board import contest
+    from fedgraft.board.record import read_all
     from fedgraft.terminal import Display
 
     console = characters.console()
@@ -113,6 +119,7 @@ def _carry_out(
         try:
             return contest.run(
                 out, told, settings, methods, watchers=watchers, retry=retry,
+                done=None if beside is None else read_all(beside),
                 changes={} if workers is None else {"workers": workers},
                 tell=lambda text: console.print(text, highlight=False, markup=False),
             )  # fmt: skip
