@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import blobs, final, small_network, timeless
-from filelock import SoftFileLease
+from filelock import SoftFileLease, Timeout
 from program import Program
 from typer.testing import CliRunner
 
@@ -159,6 +159,21 @@ def test_a_run_that_somebody_holds_is_left_alone(tmp_path: Path) -> None:
         assert (agenda.holder(first) or "").endswith(str(os.getpid()))
     Worker(agenda.place).work()
     assert agenda.states() == {"done": 3}
+
+
+def test_a_lease_whose_writer_was_killed_before_its_first_word_is_nobodys(tmp_path: Path) -> None:
+    agenda = Agenda(tmp_path / "agenda", entries(("local",), seeds=1))
+    agenda.write()
+    [entry] = agenda.entries
+    path = Path(agenda.lease(entry).lock_file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    with pytest.raises(Timeout):
+        agendas.seize(agenda.lease(entry))  # its writer may be about to write
+    long_ago = time.time() - agendas.LEASE - 1
+    os.utime(path, (long_ago, long_ago))
+    Worker(agenda.place).work()
+    assert agenda.states() == {"done": 1}
 
 
 def test_another_machine_is_given_up_when_it_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

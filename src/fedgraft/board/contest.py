@@ -27,7 +27,7 @@ from fedgraft.core.rounds import Round
 from fedgraft.methods import METHODS
 from fedgraft.runs import agenda as agendas
 from fedgraft.runs import directory, population, reading, results
-from fedgraft.runs.agenda import LEASE, PATIENCE, Agenda, Planner, Worker
+from fedgraft.runs.agenda import LEASE, PATIENCE, Agenda, Planner, Worker, seize
 from fedgraft.runs.conducting import Watcher
 from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.directory import folder_name
@@ -317,7 +317,7 @@ def _take(contest: Contest, label: str, method: Method, tell: Callable[[str], No
         return
     lease = contest.lease(label)
     try:
-        lease.acquire()
+        seize(lease)
     except Timeout:
         return
     began = time.perf_counter()

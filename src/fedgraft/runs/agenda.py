@@ -324,7 +324,7 @@ class Worker:
         lease = self._leases.setdefault(entry.directory, agenda.lease(entry))  # it remembers what it saw of others
         Path(lease.lock_file).parent.mkdir(parents=True, exist_ok=True)
         try:
-            lease.acquire()
+            seize(lease)
         except Timeout:
             return False
         try:
@@ -353,6 +353,29 @@ class Worker:
         if self.keep:
             self.done[entry.directory] = done
         return True
+
+
+def seize(lease: SoftFileLease) -> None:
+    """Take a lease, or raise ``Timeout``: somebody holds it.
+
+    One without a word in it was left by a process that was killed before it could write who it is. It is nobody's,
+    though filelock would wait for its holder for ever.
+    """
+    try:
+        lease.acquire()
+    except Timeout:
+        if not _without_a_word(Path(lease.lock_file)):
+            raise
+        lease.break_lock()
+        lease.acquire()
+
+
+def _without_a_word(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except OSError:  # it was given back just now
+        return False
+    return not found.st_size and time.time() - found.st_mtime > LEASE
 
 
 @dataclass
