@@ -75,7 +75,7 @@ def test_figures_without_matplotlib_are_a_sentence(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ValueError, match=r"pip install '.\[plots\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'fedgraft\[plots\]'"):
         figures.write(read_all([folder]), tmp_path)
 
 

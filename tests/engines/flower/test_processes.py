@@ -108,5 +108,7 @@ def test_programs_run_quietly_in_homes_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_not_installed_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"flower-nobody is not there: install Flower with pip install '.\[flower\]'"):
+    with pytest.raises(
+        UserError, match=r"flower-nobody is not there: install Flower with pip install 'fedgraft\[flower\]'"
+    ):
         program("flower-nobody")
