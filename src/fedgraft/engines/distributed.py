@@ -9,6 +9,7 @@ the bits are the same at any number of ranks. Messages and replies are in the pr
 by gloo, wherever a rank trains (`--device cuda`: each on its share of its machine's devices).
 """
 
+import atexit
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,15 +138,24 @@ def _ranks_here() -> int:
 
 
 def _join() -> None:
-    """Find the other ranks, once in a process."""
+    """Find the other ranks, once in a process, and take leave of them when it ends.
+
+    A process that ends within a group aborts now and then (a thread of gloo is still there), after all its work.
+    """
     if dist.is_initialized():
         return
+    atexit.register(_leave)
     if "RANK" in os.environ:  # torchrun says everything
         dist.init_process_group("gloo", timeout=PATIENCE)
         return
     ranks = int(os.environ.get("SLURM_NTASKS") or 1)
     where = "127.0.0.1:0" if ranks == 1 else f"{_first_node()}:{_port_of_step()}"
     dist.init_process_group("gloo", f"tcp://{where}", timeout=PATIENCE, rank=_rank(), world_size=ranks)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _first_node() -> str:
