@@ -1,9 +1,11 @@
 # %% [markdown]
 # # A first comparison, and how to read it
 #
-# Thirteen people wrote the digits that scikit-learn ships. Here each of them is a *client*: somebody who holds data and does not
-# give them away. Is each better off alone, with one model for all, or with a *personalized* model, which is trained together
-# and fits to its owner?
+# This tutorial compares methods on an included dataset and explains the tables; it needs no knowledge of federated learning.
+#
+# Thirteen people wrote the digits that scikit-learn ships, one after another. Here the data are cut into thirteen blocks, about one
+# for each person, and each block belongs to a *client*: a participant that holds data and does not give them away. Is a client better
+# off alone, with one model for all, or with a *personalized* model, which is trained together with the others and fitted to its owner?
 
 # %%
 import fedgraft as fg
@@ -15,22 +17,22 @@ comparison = fg.compare(
 print(comparison)
 
 # %% [markdown]
-# A row is a method. `local` (everybody alone) and `fedavg` (one model for all) are always there: a personalized method has
-# to beat both.
+# Each row is a method. `local` (every client trains alone) and `fedavg` (one model for all) are in every comparison: a personalized
+# method has to beat both.
 #
-# - **received** is the model that a client gets from the server; **trained** is what it holds after its last local
-#   training. Papers differ in which they report. For `local` the two are the same.
+# - **received** is the model that a client gets from the server; **trained** is the client's model after its last local
+#   training. Papers differ in which of the two they report. For `local` they are the same.
 # - **mean** is the mean over clients, each counting the same; **pooled** is over all test samples.
-# - **±** is the standard deviation over the seeds. Each seed draws other starting weights and batches, the same for every method.
+# - **±** is the standard deviation over the seeds. Each seed gives other starting weights and batches, the same for every method.
 # - **gain** counts the clients that are better (+) and worse (-) off than alone, over all seeds.
-# - **bytes** are what one client sends and gets in a round.
+# - **bytes** are what one client sends and receives in a round.
 #
 # ## Is a difference more than noise?
 # The second table compares two methods client by client, on the same test samples. Where the interval does not reach zero, and p
 # is small, the difference is more than noise ([how it is tested](../report.md#is-a-difference-more-than-noise)).
 #
 # ## Does joining pay, and for whom?
-# A mean can hide that somebody loses. The best method, for each client:
+# A mean can hide that some clients lose. This is what each client gains from the best method:
 
 # %%
 from fedgraft.report.sentences import by_client
@@ -39,13 +41,13 @@ print("\n".join(by_client(comparison)))
 
 # %% [markdown]
 # ## All figures
-# `frame()` has a row for every method, seed, client and metric, for your own plots; with pandas it is a `DataFrame`.
+# `frame()` has a row for every method, seed, client and metric, for your own plots. With pandas installed it is a `DataFrame`.
 
 # %%
 comparison.frame().head()
 
 # %% [markdown]
-# The same on the command line, with a report that opens in a browser:
+# The same comparison on the command line, with a report that opens in a browser:
 #
 # ```console
 # fedgraft compare ditto fedper --dataset digits --clients 13 --partition blocks:train=40 --model mlp:64 --rounds 10 \

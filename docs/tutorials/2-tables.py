@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Tables of your own: one CSV file for each hospital
 #
-# A folder with one CSV file for each site is a federation. Here we make three hospitals up; with real ones, skip the first cell.
-# The hospitals see different patients, and one of them measures blood pressure in other units.
+# This tutorial is for people who have tables at several sites and want to know what joint training would bring each of them. It
+# expects a folder with one CSV file for each site. Here three hospitals are made up; with real files, skip the first cell. The
+# hospitals see different patients, and one of them measures blood pressure in another unit.
 
 # %%
 import csv
@@ -25,16 +26,16 @@ for name, older, unit in (("basel", 0, 1.0), ("ulm", 8, 1.0), ("graz", 15, 0.133
 
 # %% [markdown]
 # ## Look before you train
-# `inspect` shows the sites, the columns, the classes and the missing cells, and warns of columns that give the target away or
-# name the site.
+# `inspect` shows the sites, the columns, the classes and the missing cells. It warns about columns that reveal the target or
+# identify the site.
 
 # %%
 # !fedgraft inspect hospitals --target disease
 
 # %% [markdown]
 # ## Compare
-# No site's rows are pooled: words, dates and missing cells are prepared from counts and sums that the sites announce
-# ([how](../data.md)). A quarter of each site's rows is put aside for the test.
+# The rows of different sites are never pooled: numbers are scaled, and words and missing cells encoded, with counts and sums that
+# each site reports ([how](../data.md)). A quarter of each site's rows is set aside for testing.
 
 # %%
 import fedgraft as fg
@@ -46,7 +47,7 @@ comparison = fg.compare(
 print(comparison)
 
 # %% [markdown]
-# ## What is in it for each hospital?
+# ## What does each hospital gain?
 
 # %%
 from fedgraft.report.sentences import by_client
@@ -54,17 +55,17 @@ from fedgraft.report.sentences import by_client
 print("\n".join(by_client(comparison)))
 
 # %% [markdown]
-# Thirty test rows say little about one hospital, and the intervals say so: *too close to tell* is an honest answer. More
-# rows, or more seeds, make them narrower. `fedgraft recommend hospitals --target disease` asks the question on validation
-# data over many methods ([should a site join](../recommend.md)).
+# Thirty test rows say little about one hospital, and the intervals show it: *too close to tell* is an honest answer. More rows
+# make them narrower. `fedgraft recommend hospitals --target disease` tries many methods and chooses one on
+# validation data ([should a site join](../recommend.md)).
 #
 # ## Use a hospital's own model
-# The model of a site answers questions about new rows:
+# The model of a site predicts the target for new rows:
 
 # %%
 Path("new.csv").write_text("age,sex,pressure\n71,m,150\n34,f,\n")
 # !fedgraft predict hospitals-runs/ditto-seed0 new.csv --client ulm
 
 # %% [markdown]
-# `fedgraft export` writes it as a folder that needs no fedgraft ([models out of a run](../models-out.md)). Next:
+# `fedgraft export` writes the model as a folder that can be used without fedgraft ([models out of a run](../models-out.md)). Next:
 # [images in folders](images.md).

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Images in folders
 #
-# One folder for each site, in it one for each class: `sites/SITE/CLASS/IMAGE.png`. Here we write scikit-learn's digits into such
-# folders, for three sites that see different digits most of the time; with images of your own, skip this cell.
+# This tutorial compares methods on images of your own. They are expected in one folder for each site, with one folder for each class
+# in it: `sites/SITE/CLASS/IMAGE.png`. Here scikit-learn's digits are written into such folders, for three sites that mostly see
+# different digits; with images of your own, skip this cell.
 
 # %%
 from pathlib import Path
@@ -25,8 +26,8 @@ for number, (pixels, label) in enumerate(zip(digits.images, digits.target, stric
 
 # %% [markdown]
 # ## Compare
-# A network that fits images of this size is chosen by itself (`model="auto"`); `resize=32` would scale them, `augment=True` turn and
-# shift them in training.
+# A network for images of this size is chosen automatically (`model="auto"`). `resize=32` would scale the images, and `augment=True`
+# train on random crops and mirror images of them.
 
 # %%
 import fedgraft as fg

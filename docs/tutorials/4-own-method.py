@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Write a method in one file, check it, compare it
 #
-# A method says what is shared, what each client gets, how it trains, and which model is its own. Whatever it does not say is
-# plain federated averaging or plain local training. This one shares everything, and lets each client start its training
-# between its own last model and the one from the server:
+# This tutorial is for researchers who want to add a method of their own. A method says which part of the model is shared, what each
+# client gets, how a client trains, and which model it uses in the end. Whatever the method does not define is plain federated averaging
+# and plain local training. The method here shares the whole model, and lets each client start its training at a point between its own
+# last model and the one from the server:
 #
 #     start_i = (1 - beta) received + beta own_i
 
@@ -32,12 +33,13 @@ class Between(fg.FedAvg):
 
 
 # %% [markdown]
-# `assemble` is one of the [hooks](../architecture.md#the-hooks). `client.own` are the weights that the client's last training
-# left; a model is one flat vector, so the formula is the code.
+# `assemble` is one of the [hooks](../architecture.md#the-hooks), the functions by which a method changes the training loop. `client.own`
+# are the weights after the client's last training. A model is one flat vector, so the formula is the code.
 #
 # ## Check it
-# The checks that fedgraft's own methods pass: does every hyper-parameter act, do absent clients stay untouched, are clients with
-# one sample or one class served, do the bits depend on the number of workers, can a run be resumed?
+# fedgraft's own methods pass these checks: does every hyper-parameter change the result? Do clients that are not selected stay as they
+# were? Does the method work for clients with one sample or one class? Is the result bit-identical for any number of workers? Can a run
+# be resumed?
 
 # %%
 # !fedgraft check ./mine.py:Between
@@ -55,6 +57,6 @@ comparison = fg.compare(
 print(comparison)
 
 # %% [markdown]
-# A class that is defined in the notebook works as well: `fg.compare([Between(beta=0.9)], ...)`. The file has the advantage that
-# `fedgraft resume`, `fedgraft deploy` and your readers can use it. What a method may do beyond this stands in
-# [the architecture](../architecture.md); each [method's page](../reference/methods/index.md) is an example.
+# A class that is defined in the notebook works as well: `fg.compare([Between(beta=0.9)], ...)`. The advantage of a file is that
+# `fedgraft resume`, `fedgraft deploy` and your readers can use it. [The architecture](../architecture.md) describes what else a method
+# can do; each [method's page](../reference/methods/index.md) is an example.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Tune, and report for a paper
 #
-# A table in a paper has to answer three questions: were all methods tuned with the same effort, on data that the table is not
-# about, and are the differences more than noise? This notebook goes from hyper-parameters to a LaTeX table; it is small so that
-# it ends in a minute. `pip install 'fedgraft[tune,plots]'` brings what it needs.
+# This tutorial is for authors of papers: it goes from hyper-parameters to a LaTeX table. Such a table has to answer three questions: were
+# all methods tuned with the same effort? Were they tuned on data that are not in the table? Are the differences more than noise? The
+# example is small, so that it ends in a minute. `pip install 'fedgraft[tune,plots]'` installs what it needs.
 #
 # ## One setting for all
 
@@ -17,9 +17,9 @@ setting = {
 
 # %% [markdown]
 # ## Tune on validation data
-# Each method has the same number of trials (`budget`), the first of which has its defaults. A trial changes the learning rate and
-# the numbers that the method declares. What judges is the mean over clients **on validation data**, which are a fifth of every
-# client's training samples; test samples are taken away before a trial begins. In earnest, use 30 trials or more.
+# Each method has the same number of trials (`budget`); the first one has the method's defaults. A trial changes the learning rate and
+# the hyper-parameters that the method declares. Trials are ranked by the mean over clients **on validation data**, a fifth of every
+# client's training samples; test samples are removed before a trial begins. For a real paper, use 30 trials or more.
 
 # %%
 searched = {name: value for name, value in setting.items() if name != "progress"}
@@ -28,8 +28,8 @@ for each in tuned:
     print(each.command)
 
 # %% [markdown]
-# The learning rate belongs to the run and not to the method, so that methods are compared on the same steps. Where the search
-# ended in different rates, compare under each of them: a *sweep* makes one comparison for each rate, and `local`, `fedavg` and
+# The learning rate is a setting of the run and not of the method, so that all methods of a comparison train with the same one. Where the
+# search ended in different rates, compare under each of them: a *sweep* makes one comparison for each rate, and `local`, `fedavg` and
 # `fedavg-ft` are in all of them.
 
 # %%
@@ -40,12 +40,12 @@ found = fg.sweep(
 print(found)
 
 # %% [markdown]
-# The best rate of each method is chosen by its validation figures, which are in bold. With two rates or more, say so in the
+# The best rate of each method is chosen by its validation results, which are in bold. With two rates or more, say so in the
 # caption.
 #
 # ## The table
-# Three seeds draw three partitions, starts and orders of batches. `fedgraft table` takes a comparison's directory, and writes LaTeX,
-# Markdown, CSV or JSON:
+# Three seeds give three partitions, initial weights and orders of batches. `fedgraft table` takes a comparison's directory and writes
+# LaTeX, Markdown, CSV or JSON:
 
 # %%
 from pathlib import Path
@@ -56,7 +56,7 @@ place = sorted(path.parent for path in Path("paper").rglob("comparison.json"))[0
 # %% [markdown]
 # ## What a reviewer asks
 #
-# - *At which point was a model tested?* As received or as trained: [the table has both](../points.md).
+# - *When was a model tested?* As received from the server, or after local training: [the table has both](../points.md).
 # - *Is it better than training alone, and than FedAvg with fine-tuning?* [Why these are in every table](../baselines.md).
 # - *Is the difference more than noise?* The paired test, with its correction for several methods:
 
@@ -66,9 +66,9 @@ for pair in comparison.pairs():
     print(pair)
 
 # %% [markdown]
-# - *Can I repeat it?* Each run's directory has `config.toml`; `fedgraft run --config DIR/config.toml` repeats it, [to the same
-#   bits](../determinism.md) on the same kind of machine. Publish the directory, or `fedgraft table DIR --format json`.
-# - *Who loses?* The report has every client:
+# - *Can I reproduce it?* Each run's directory has `config.toml`; `fedgraft run --config DIR/config.toml` repeats the run, [bit for
+#   bit](../determinism.md) on the same kind of machine. Publish the directory, or `fedgraft table DIR --format json`.
+# - *Which clients lose?* The report shows every client:
 
 # %%
 comparison.report("report.html")
