@@ -71,7 +71,7 @@ def _called(method: type[Method]) -> str:
 
 def crossing() -> str:
     """What crosses with each method, in words."""
-    return table(("method", "what crosses"), [(name, METHODS[name].sends) for name in METHODS.shipped])
+    return table(("method", "what is sent"), [(name, METHODS[name].sends) for name in METHODS.shipped])
 
 
 def entries() -> str:
