@@ -47,7 +47,7 @@ class Accuracy:
         rows = [[f"{method}, {point}", *(self._cell(method, point, epsilon) for epsilon in BUDGETS)]
                 for method, points in ROWS.items() for point in points]  # fmt: skip
         rows = [row for row in rows if set(row[1:]) != {NOT_YET}]
-        return "\n\n".join([table(head, rows), "\n".join(self.sentences())])
+        return "\n\n".join([table(head, rows), "\n".join(f"- {each}" for each in self.sentences())])
 
     def _cell(self, method: str, point: str, epsilon: float | None) -> str:
         if method == "local" and epsilon is not None:
@@ -66,30 +66,33 @@ class Accuracy:
             above = sorted({_named(key) for key, values in private.items() if _above(values, alone) == len(SEEDS)})
             below = sum(_above(values, alone) == 0 for values in private.values())
             best = max(private, key=lambda key: statistics.fmean(private[key]))
-            yield f"Training alone has {statistics.fmean(alone):.1f}, and needs no noise."
+            yield f"Training alone, which needs no noise, has {statistics.fmean(alone):.1f}."
             yield f"Of {len(private)} private figures {below} are below it on every seed."
             yield f"Above it on every seed: {', '.join(above) or 'none'}."
-            yield f"The best private one is {_named(best)}, {statistics.fmean(private[best]):.1f}."
+            yield f"The best private figure is {_named(best)}, {statistics.fmean(private[best]):.1f}."
         for point in ROWS["fedavg"]:
-            yield from self._beside(point)
+            yield from self._against_fedavg(point)
         for method, points in ROWS.items():
             none, one = (self.cells.get((method, points[-1], epsilon)) for epsilon in (None, 1.0))
             if none and one:
                 cost = statistics.fmean(a - b for a, b in zip(none, one, strict=True))
-                yield f"Epsilon 1 costs {method} ({points[-1]}) {cost:.1f} points against none."
+                yield f"Epsilon 1 costs {method} ({points[-1]}) {cost:.1f} points against training without noise."
 
         yield from self._ends()
 
     def _ends(self) -> Iterable[str]:
-        """Rates beyond which nobody looked: another might be better."""
+        """Rates at the ends of the grid: one beyond might be better."""
         rates = self.told["settings"]["rates"]
         for end, how in ((min(rates), "smallest"), (max(rates), "largest")):
             there = [_named(key) for key in self.cells if chosen(self.told, key[0], key[2], key[1]) == end]
             if there and len(rates) > 1:
-                yield f"At the {how} rate that was tried, so that one beyond might be better: {', '.join(there)}."
+                yield (
+                    f"Chosen at the {how} learning rate of the grid, so that one beyond it might be better: "
+                    f"{', '.join(there)}."
+                )
 
-    def _beside(self, point: str) -> Iterable[str]:
-        """Personalized methods beside FedAvg, under the same budget."""
+    def _against_fedavg(self, point: str) -> Iterable[str]:
+        """Personalized methods against FedAvg, under the same budget."""
         told = []
         for epsilon in BUDGETS[:-1]:
             base = self.cells.get(("fedavg", point, epsilon))
@@ -137,8 +140,8 @@ def attacks(told: dict[str, Any], table: Writer) -> str:
             f"{each['labels']['error']:.2f}", f"{each['labels']['prior']:.2f}",
         ])  # fmt: skip
     private = sum(each["epsilon"] is not None for each in told["audits"])
-    verdict = f"past its epsilon went {', '.join(past)}" if past else "none goes past its epsilon"
-    return table(head, rows) + f"\n\nOf the {private} private runs, {verdict}."
+    verdict = f"exceed their epsilon: {', '.join(past)}" if past else "none exceeds its epsilon"
+    return table(head, rows) + f"\n\nBounds of the {private} private runs: {verdict}."
 
 
 def _with(found: dict[str, Any], what: str) -> str:

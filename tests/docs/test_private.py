@@ -28,7 +28,7 @@ def test_training_alone_and_fedavg_are_compared_seed_by_seed() -> None:
     assert "Of 4 private figures 2 are below it on every seed." in page  # FedAvg's, at both points
     assert "Above it on every seed: fedper (trained, epsilon 1)." in page
     assert "fedper +22.0 at epsilon 1 (3 of 3 seeds), ditto +18.3 at epsilon 1 (3 of 3 seeds)" in page
-    assert "Epsilon 1 costs fedper (trained) 3.0 points against none." in page
+    assert "Epsilon 1 costs fedper (trained) 3.0 points against training without noise." in page
 
 
 def test_a_figure_without_all_its_seeds_is_not_told() -> None:
@@ -49,5 +49,5 @@ def test_an_attack_that_goes_past_epsilon_is_named() -> None:
     row = f"| fedavg, epsilon 1 | 50.0 | {area} | {area} | 0.10 (0.00 to 0.20) | 0.40 | 0.25 | 0.50 |"
     page = attacks({"audits": [audit("fedavg", 1.0, 0.4)]}, table)
     assert row in page
-    assert "Of the 1 private runs, none goes past its epsilon." in page
-    assert "past its epsilon went fedper, epsilon 1" in attacks({"audits": [audit("fedper", 1.0, 1.4)]}, table)
+    assert "Bounds of the 1 private runs: none exceeds its epsilon." in page
+    assert "exceed their epsilon: fedper, epsilon 1" in attacks({"audits": [audit("fedper", 1.0, 1.4)]}, table)
