@@ -32,9 +32,9 @@ from fedgraft.testing import blobs, fleet, specification
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = (
-    "one model for all, and what to make of it",
+    "one global model, fine-tuning, and training alone",
     "split models",
-    "a global model and a personal twin",
+    "a global model and a personal model",
     "mixed on the server for each client",
     "many models to each client",
     "prototypes and features",

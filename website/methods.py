@@ -30,7 +30,11 @@ def pages() -> dict[str, str]:
 
 def index(shipped: Sequence[type[Method]]) -> str:
     """All methods by family, with the idea of each in a line."""
-    lines = ["# Methods", "", "`fedgraft methods NAME` shows the same in a terminal."]
+    lines = [
+        "# Methods",
+        "",
+        "Which methods are there, and what is the idea of each? `fedgraft methods NAME` shows the same in a terminal.",
+    ]
     for family in dict.fromkeys((*FAMILIES, *(method.family for method in shipped))):
         rows = [(f"[{m.name}]({m.name}.md)", m.idea, m.citation) for m in shipped if m.family == family]
         if rows:
@@ -47,7 +51,7 @@ def page(method: type[Method]) -> str:
         _facts(method),
         f"    fedgraft compare {name}\n    fedgraft run {name}",
         "## The method",
-        said(inspect.getdoc(sys.modules[method.__module__]) or ""),
+        said(inspect.getdoc(sys.modules[method.__module__]) or "").replace(_READINGS, f"{_READINGS}\n\n{_CHOICES}"),
         "## Hyper-parameters",
         _parameters(method),
     ]
@@ -55,6 +59,12 @@ def page(method: type[Method]) -> str:
         parts += ["## What a report shows of it", table(("name", "meaning"), list(method.shows.items()))]
     parts += ["## When to use it", *_use(method), "## What was measured", *_measured(name)]
     return "\n\n".join(parts) + "\n"
+
+
+_READINGS = "### Readings"
+_CHOICES = (
+    "How we interpreted the paper where it is ambiguous, incomplete or wrong, and which setting gives the alternative:"
+)
 
 
 def _facts(method: type[Method]) -> str:
@@ -115,44 +125,47 @@ def said(docstring: str) -> str:
 
 
 USES = {
-    "one model for all, and what to make of it": (
-        "Where the clients' data are alike, or where one model is wanted. Where they differ, the trained model, or a "
-        "fine-tuned copy of the received one, is the client's own: simple, and what the other families have to beat."
+    "one global model, fine-tuning, and training alone": (
+        "Where the clients' data are similar, or where one model is wanted. Where they differ, the model after local "
+        "training, or a fine-tuned copy of the received one, is the client's own: simple, and what the other families "
+        "have to beat. `local` sends nothing, and shows what a client reaches without the others."
     ),
     "split models": (
-        "Where clients see similar inputs and differ in their labels, or in how often each label occurs: features are "
-        "learned together, and the layer that decides stays at home. Less is sent, and a site's head is its own."
+        "Where clients see similar inputs and differ in their labels, or in how often each label occurs: one part of "
+        "the network (mostly the layers that compute features) is learned together, and the other stays at the client. "
+        "Less is sent than with a whole model."
     ),
-    "a global model and a personal twin": (
-        "Where some clients are like the others and some are not: each keeps a whole model of its own near the global "
-        "one, and how near is a setting to tune. It costs a second training in each round."
+    "a global model and a personal model": (
+        "Where some clients are similar to the others and some are not: each keeps a whole model of its own near the "
+        "global one, and how near is a setting to tune or is learned. It costs more computation in each round."
     ),
     "mixed on the server for each client": (
-        "Where there are groups of similar clients that nobody knows beforehand. The server has to see each client's "
+        "Where there are groups of similar clients that are not known beforehand. The server has to see each client's "
         "reply, and its work grows with the number of clients."
     ),
     "many models to each client": (
-        "Where few clients choose by themselves whom to learn from. What a client downloads grows with the number of "
-        "models, and clients may see each other's."
+        "Where there are few clients, and each chooses from which models to learn. What a client downloads grows with "
+        "the number of models, and clients may see each other's models."
     ),
     "prototypes and features": (
-        "Where classes are shared and networks or inputs differ, or where little may be sent. Class means tell more "
-        "about a client's data than weights do."
+        "Where clients have the same classes and their features differ, and, for the methods that send only class "
+        "means, where networks differ or little may be sent. Class means can reveal more about a client's data than "
+        "weights do."
     ),
     "clients with different architectures": (
         "Where clients cannot have the same network: only layers in common are averaged."
     ),
 }
-"""What each family is for, as its papers argue; what was measured stands below it."""
+"""What each family is for, as its papers argue; what was measured follows on the page."""
 JOINS = {
-    "adapt": "fits what is private to what it receives, and sends nothing",
+    "adapt": "trains its private part with what it receives, and sends nothing",
     "train": "trains as any client does, and sends nothing",
-    "rounds": "takes part in rounds of its own, in which the others stay as they are",
+    "rounds": "takes part in rounds of its own, in which the other clients are frozen",
 }
 
 
 def _use(method: type[Method]) -> list[str]:
-    """What the family is for, and what the method goes together with."""
+    """What the family is for, and what the method can be combined with."""
     made = METHODS.make(method.name)
     refused = ", ".join(f"`{each}`" for each in made.discloses())
     joins = f"no: {method.refuses_newcomers}" if method.refuses_newcomers else f"it {JOINS[method.newcomers]}"
@@ -165,8 +178,8 @@ def _use(method: type[Method]) -> list[str]:
     ]
     if method.sends == "nothing":
         rows = [rows[0], rows[-1]]
-    asks = "`fedgraft recommend` tries it beside the others on your own data ([how](../../recommend.md))."
-    return [USES.get(method.family, ""), table(("goes with", ""), rows), asks]
+    asks = "`fedgraft recommend` tries it with the other methods on your own data ([how](../../recommend.md))."
+    return [USES.get(method.family, ""), table(("can be combined with", ""), rows), asks]
 
 
 # ---- what was measured
@@ -197,8 +210,9 @@ def _measured(name: str) -> list[str]:
 
 
 _BESIDE = (
-    "In the settings of the papers, accuracy in percent as each paper measures it (*ours* beside *published*), and at "
-    "both points in the last round, pooled over all test samples. One draw is one draw."
+    "In the settings of the papers, accuracy in percent as each paper measures it (*ours* next to *published*), and at "
+    "both points in the last round, pooled over all test samples. *Draws* is the number of seeds; a single one says "
+    "little."
 )
 _HEAD = ("table", "cell", "method", "draws", "received", "trained", "ours", "published", "scale")
 
@@ -218,10 +232,10 @@ def _digits(name: str) -> str:
     found = json.loads((ROOT / "docs" / "results" / "all-digits.json").read_text("utf-8"))
     rows = {row["method"]: row for row in found["rows"]}
     if name not in rows:
-        return "On digits it was not measured yet."
+        return "It was not measured on digits yet."
     told = [f"{who} {_both(rows[who]['mean'])}" for who in dict.fromkeys((name, "local", "fedavg-ft")) if who in rows]
     return (
-        f"On digits, a check that it learns and no ranking, mean over ten clients in percent: {'; '.join(told)} "
+        f"On digits (a check that it learns, not a ranking), mean over ten clients in percent: {'; '.join(told)} "
         f"(`{found['command']}`; [all methods](../../results/index.md))."
     )
 

@@ -22,7 +22,7 @@ Readings
   (``adapt="round"``); other code at every step (``"step"``). ``"never"`` keeps the first alpha.
 - How alpha learns: public code combines gradients at two points with an extra pull 0.02 alpha towards zero. We take
   the derivative, from the same backward pass as the gradient of v_i.
-- The mean: the paper's is uniform over the picked clients, which is ``weighting="uniform"``; by samples is FedAvg's.
+- The mean: the paper's is uniform over the selected clients, which is ``weighting="uniform"``; by samples is FedAvg's.
 - Momentum, decay and clipping are the run's for both models; v_i has a momentum buffer of its own.
 """
 
@@ -46,7 +46,7 @@ class APFL(FedAvg):
     """A private model and the global one, mixed in a learned proportion."""
 
     name = "apfl"
-    family = "a global model and a personal twin"
+    family = "a global model and a personal model"
     citation = "Deng, Kamani, Mahdavi, arXiv 2003.13461, 2020"
     idea = "a learned mixture of a private model and the global one, in weight space"
     headline = "trained"

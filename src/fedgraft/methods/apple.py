@@ -1,9 +1,9 @@
-"""APPLE: every client learns how much of everybody's core model goes into its own.
+"""APPLE: every client learns how much of each client's core model goes into its own.
 
 Luo, Wu. Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning. IJCAI 2022, arXiv 2110.08394.
 
 Symbols
-    w_j    core model of client j, with its own random start; W stacks them (the bank)
+    w_j    core model of client j, with its own random start; W stacks them
     p_i    directed relationships of client i: how much of each core it takes. They never leave the client
     v_i    personalised model, sum_j p_ij w_j
     p0     prox-centre and first value of every p_i: (n_1, ..., n_N) / n, with n_j the samples of client j
@@ -32,23 +32,25 @@ Readings
   learning rate.
 - Choice under a budget: the paper's equation 9 is called a probability of download; it can only be the odds of a draw.
   The authors' code never marks a core as seen, so it draws uniformly: ``select="uniform"``.
-- First contact: everybody holds all initial cores, for they follow from the seed. So with a budget nothing is
+- First contact: every client has all initial cores, because they follow from the seed. So with a budget nothing is
   downloaded at first (the authors' code copies all, and remarks that this stands for sharing seeds); without one, the
   first round is like any other. The N sample counts for p0 come with the first message, 8 N bytes.
 - A client knows best what it wants next, so with a budget its reply names the ids, and the server sends these along.
-- Start: the paper and its code start every core at random by itself. ``init="shared"`` starts all from one draw.
-- Upload: ``upload="personalised"`` sends v_i in the place of w_i, which then also replaces the core: what a widespread
+- Start: the paper and its code start every core at random by itself. ``init="shared"`` starts all from the same
+  weights.
+- Upload: ``upload="personalised"`` sends v_i in place of w_i, which then also replaces the core: what a widespread
   reimplementation does.
 - Values: Table 3 of the paper differs from dataset to dataset (eta_2 1e-3 or 1e-4, mu from 0.001 to 1, L from 10 to
   30 %, mostly cosine); the defaults lie in its middle. The authors' code has exponential and L = 10 %.
-- Data: the paper merges the three parts of a MedMNIST dataset and splits them anew, 80 to 20 by class; here, as for
+- Data: the paper merges the three parts of a MedMNIST dataset and splits them again, 80 to 20 by class; here, as for
   every method, the official training and test files are kept apart.
 - Weight decay and clipping of the run: p is not decayed (it has its own penalty), and is clipped by itself.
 - BatchNorm statistics belong to v_i, and mixing them with p, which may be negative, could make variances negative. They
   stay with their client under every policy of the run, so P is the number of trained parameters.
-- A client that comes when training is over, which the paper does not have: p starts at p0, with its samples counted in,
+- A client that joins after training, which the paper does not have: p starts at p0, with its samples counted in,
   its core as the mixture that p0 gives.
-- Absent clients, which the paper does not have, keep w_i and p_i; others go on with the core that they uploaded last.
+- Absent clients, which the paper does not have, keep w_i and p_i; the others continue to use the core that such a
+  client uploaded last.
 """
 
 import math
@@ -76,8 +78,8 @@ class APPLE(Method):
     name = "apple"
     family = "many models to each client"
     citation = "Luo and Wu, IJCAI 2022, arXiv 2110.08394"
-    idea = "each client learns, together with its core model, how to mix everybody's core models into its own"
-    sends = "down: the others' core models (at most `budget` of them); up: the own core model"
+    idea = "each client learns, together with its core model, how to mix all clients' core models into its own"
+    sends = "down: the others' core models (at most `budget` of them); up: the client's core model"
     headline = "trained"
     newcomers = "rounds"
     shows = {
@@ -93,11 +95,15 @@ class APPLE(Method):
     L: float = hyper(0.2, "share of the rounds after which the proximal term is gone", low=0.0, high=1.0)
     budget: int | None = hyper(None, "most cores that a client downloads in a round (none: all the others)", low=1)
     select: Literal["paper", "uniform"] = hyper(
-        "paper", "which cores, under a budget: new ones and those of large |p|, or any", choices=("paper", "uniform")
+        "paper",
+        "which cores are downloaded under a budget: new ones and those of large |p|, or any",
+        choices=("paper", "uniform"),
     )
     half: bool = hyper(True, "mu/2 in the proximal term, as printed; or mu, as in the authors' code")
     init: Literal["independent", "shared"] = hyper(
-        "independent", "every core starts from its own draw, or all from one", choices=("independent", "shared")
+        "independent",
+        "every core starts from its own random weights, or all from the same",
+        choices=("independent", "shared"),
     )
     upload: Literal["core", "personalised"] = hyper(
         "core", "what a client uploads as its core", choices=("core", "personalised")

@@ -1,4 +1,4 @@
-"""DBE: FedAvg without domain bias; a private shift of the features takes up what is local in their mean.
+"""DBE: FedAvg without domain bias; a private shift of the features absorbs what is local in their mean.
 
 Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan. Eliminating Domain Bias for Federated Learning in Representation Space.
 NeurIPS 2023, arXiv 2311.14975 (there FedAvg+DBE).
@@ -15,8 +15,8 @@ Symbols
     inference   h(f(x) + b_i)
 
 Readings
-- The measurement is a wave of its own before the first round, with all clients whoever is picked afterwards. It costs a
-  model down and a mean up for everybody, and is counted.
+- The measurement is an exchange of its own before the first round, with all clients, whichever are selected
+  afterwards. It costs every client the download of a model and the upload of a mean, and is counted.
 - The regulariser reaches f through the current batch alone; what m holds of earlier batches is constant.
 - b_i is trained as the model is, by the run's SGD with a momentum buffer of its own. In the authors' code both have
   plain SGD at one rate; with the run's momentum for the model alone, b_i would learn ten times too slowly.
@@ -25,7 +25,7 @@ Readings
   features of the networks here, and their larger steps, 50 is far too stiff: the default is 1.
 - mu = 1 (m is the mean of the batch itself) is the authors' for the CNN; for ResNet-18 they take 0.1. With mu < 1 the
   running mean starts near zero, uncorrected, as in the paper.
-- zbar is sent along with every model, for a client may be picked late.
+- zbar is sent along with every model, because a client may be selected late.
 - The features, and so b_i, are the input of the head: a map if the head takes maps.
 """
 
@@ -50,7 +50,7 @@ class DBE(FedAvg):
     name = "dbe"
     family = "prototypes and features"
     citation = "Zhang et al., NeurIPS 2023, arXiv 2311.14975"
-    idea = "FedAvg whose features are drawn to a common mean, with a private bias for what is local in them"
+    idea = "FedAvg whose features are pulled towards a common mean, with a private bias for what is local in them"
     sends = "down: the global model and the consensus mean; up: the trained model (once: the mean of the features)"
     averages = "the model (once: the mean of the features)"
     newcomers = "train"

@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, and beside it a personal model on each client that is pulled towards the received one.
+"""Ditto: FedAvg, and on each client a second, personal model that is pulled towards the received one.
 
 Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021, arXiv 2012.04221.
 
@@ -15,7 +15,7 @@ Readings
   there; ``personal_epochs`` and ``personal_lr`` change that.
 - lam: the authors' 1, from a grid of 0.1, 1 and 2. Their choice of lam by each client on validation data, meant
   against attacks, is left out.
-- Mean: the authors' code weighs all clients alike, ``weighting="uniform"``; the default is FedAvg's.
+- Mean: the authors' code weights all clients equally, ``weighting="uniform"``; the default is FedAvg's.
 - The pull covers trained parameters only; the BatchNorm statistics of v_i are its own.
 """
 
@@ -37,14 +37,14 @@ class Ditto(FedAvg):
     """A personal twin that stays near the global model."""
 
     name = "ditto"
-    family = "a global model and a personal twin"
+    family = "a global model and a personal model"
     citation = "Li et al., ICML 2021, arXiv 2012.04221"
-    idea = "FedAvg, and beside it a private model on each client with a quadratic pull towards the received one"
+    idea = "FedAvg, and on each client a second, private model with a quadratic pull towards the received one"
     headline = "trained"
     newcomers = "train"
     aside = ("personal",)
 
-    lam: float = hyper(1.0, "strength of the pull", low=0.0)
+    lam: float = hyper(1.0, "strength of the pull (the proximal term)", low=0.0)
     personal_epochs: int | None = hyper(None, "epochs of the personal model in a round; none is the run's", low=0)
     personal_lr: float | None = hyper(None, "learning rate of the personal model; none is the run's", above=0.0)
 

@@ -16,14 +16,14 @@ and the server averages the trained models. At its first participation a client 
 Readings
 - p counts layers here; in the authors' code it counts tensors, so that their 2 is the head, our p = 1 (a p beyond the
   number of layers is all of them). A normalisation belongs to the layer before it.
-- The random part of the data is drawn; the authors' code takes one contiguous stretch, which misses classes where the
+- The random part of the data is drawn; the authors' code takes one contiguous block, which misses classes where the
   data are sorted.
 - "Settled": the standard deviation of the last ten epochs' losses is below ``threshold``. The authors state 0.01 and
   have 0.1 in their code, our default. The loss of an epoch is its mean; their code looks at the last batch alone, and
-  may search for ever, which ``limit`` prevents.
+  may search forever, which ``limit`` prevents.
 - The model at ``received`` is s: A is learned on the new download, on a fork, as before training. Absent clients keep
   theta and A, and one that has never trained holds w.
-- BatchNorm statistics are not mixed: s has those of w, and what learning A does to them is forgotten.
+- BatchNorm statistics are not mixed: s has those of w, and what learning A does to them is discarded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class FedALA(FedAvg):
     """Take from the global model what helps, element by element."""
 
     name = "fedala"
-    family = "a global model and a personal twin"
+    family = "a global model and a personal model"
     citation = "Zhang et al., AAAI 2023, arXiv 2212.01197"
     idea = "learn, for each element of the top layers, how much of the download replaces the client's old model"
     newcomers = "train"
@@ -62,7 +62,7 @@ class FedALA(FedAvg):
     s: float = hyper(0.8, "part of the training data on which A is learned", above=0.0, high=1.0)
     eta: float = hyper(1.0, "step size of A", low=0.0)
     threshold: float = hyper(0.1, "the first search ends when the losses deviate less than this", low=0.0)
-    limit: int = hyper(50, "the first search ends after so many epochs at the latest", low=1)
+    limit: int = hyper(50, "the first search ends after at most this many epochs", low=1)
 
     # ---- client half
     def discloses(self) -> Mapping[str, str]:

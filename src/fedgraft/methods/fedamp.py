@@ -16,7 +16,7 @@ Symbols
 Readings
 - Scale: the printed kernel only discriminates if sigma is about as large as the squared distances, which grow with
   the network and with training, and only mixes (xi_ii >= 0) if alpha_k (N - 1) <= sigma. With the paper's alpha of 1e4
-  that asks for a sigma so large that all peers weigh the same; with sigma = 1 on a deep network none weighs anything.
+  that asks for a sigma so large that all peers have the same weight; with sigma = 1 on a deep network none has any.
   So by default distances are measured in their median and the peers' terms are averaged instead of summed,
   xi_ij = alpha_k A'(||w_i - w_j||^2 / median) / (N - 1): the same settings then suit any network and any number of
   clients. ``scale="printed"`` is the printed formula.
@@ -24,8 +24,8 @@ Readings
   with each decay. It never exceeds 1 / learning rate, at which one step ends on u_i.
 - Start: the paper asks for a minimiser and does not say where SGD starts. Here it starts at u_i; ``start="own"``
   starts at the client's last w_i, and u_i acts through the pull alone.
-- Absent clients: the paper has all clients in every round. Here a cloud model mixes the last upload of everybody.
-- A client that comes when training is over, which the paper does not have, starts as the mean of all models.
+- Absent clients: the paper has all clients in every round. Here a cloud model mixes the last uploads of all clients.
+- A client that joins after training, which the paper does not have, starts as the mean of all models.
 - Distances are taken over trained parameters; BatchNorm statistics are mixed with the same weights.
 """
 
@@ -119,7 +119,7 @@ class FedAMP(MessagePassing):
 
     name = "fedamp"
     family = "mixed on the server for each client"
-    idea = "a cloud model for each client mixes all models by their distance, and local training is pulled to it"
+    idea = "a cloud model for each client mixes all models by their distance, and local training is pulled towards it"
 
     lam: float = hyper(0.1, "how much models attract each other; the pull to the cloud model is lam / alpha", low=0.0)
     alpha: float = hyper(1.0, "step size alpha_k of the first rounds", above=0.0)

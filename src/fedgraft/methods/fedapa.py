@@ -1,16 +1,16 @@
-"""FedAPA: the server learns, for each client, how to mix everybody's feature extractors.
+"""FedAPA: the server learns, for each client, how to mix all clients' feature extractors.
 
 Sun, Sun, Pan, Fu, Guo. FedAPA: Server-side Gradient-Based Adaptive Personalized Aggregation for Federated Learning on
 Heterogeneous Data. IJCAI 2025, arXiv 2502.07456.
 
 Symbols
-    theta_j    extractor that client j uploaded last; Theta stacks them (the bank)
+    theta_j    extractor that client j uploaded last; Theta stacks them
     A          aggregation matrix, one row a_i for each client, at first the identity
     theta_i+   extractor of client i after its local training; Delta_i = theta_i+ - sum_j a_ij theta_j
 
 Round: client i receives sum_j a_ij theta_j, trains it together with its private head, uploads theta_i+. Then
 
-    g_ij = <theta_j, Delta_i>             with the very theta_j that were mixed
+    g_ij = <theta_j, Delta_i>             with the same theta_j that were mixed
     a_i  <- a_i + eta g_i                 one gradient step on 1/2 ||theta_i+ - sum_j a_ij theta_j||^2
     a_i  <- clip to [0, 1];  a_ii <- mu;  a_i <- a_i / sum_j a_ij
 
@@ -22,14 +22,14 @@ Readings
 - Self-weight: mu is set before the division, so the weight that remains is mu / (mu + rest) and tends to mu. The
   paper's 0.5 is the default; the authors' code has 1. Table 3's "without self-weight" is mu = 0;
   ``self_weight=False`` leaves a_ii as learned.
-- Momentum: the authors' code gives the whole matrix one SGD optimizer with momentum 0.9, so that rows also move in
-  rounds and waves of other clients. ``server_momentum`` does the same; the paper has none. As in their code, a step is
-  then followed by clipping the whole matrix, and a row gets its self-weight and is divided only when its own client is
-  served, just before the mixing; the treated row is what that client's step starts from. (Treated after every wave,
-  the rows of the others would shrink as often.) Without momentum a row moves only when its client was served, and
-  treating it at once is the same.
-- A client that comes when training is over, which the paper does not have, starts with an even mixture of all
-  extractors, and with their mean in its own place of the bank; its rounds are the usual ones.
+- Momentum: the authors' code gives the whole matrix one SGD optimizer with momentum 0.9, so that rows also move when
+  other clients are served. ``server_momentum`` does the same; the paper has none. As in their code, a step is then
+  followed by clipping the whole matrix, and a row gets its self-weight and is divided only when its own client is
+  served, just before the mixing; the treated row is what that client's step starts from. (If all rows were treated
+  after every such step, those of the others would shrink as often.) Without momentum a row moves only when its client
+  was served, and treating it at once is the same.
+- A client that joins after training, which the paper does not have, starts with an even mixture of all
+  extractors, and with their mean as its own stored extractor; its rounds are the usual ones.
 - A row without weight (sum at most 1e-8), which the paper does not mention, falls back to the client's own model.
 """
 
@@ -66,11 +66,11 @@ class FedAPA(Method):
     sign: Literal["descent", "paper"] = hyper("descent", "direction of the row step", choices=("descent", "paper"))
     order: Literal["snapshot", "sequential"] = hyper(
         "snapshot",
-        "mix the models of the round's beginning, or serve clients in turn",
+        "mix the models stored at the beginning of the round, or serve clients one after another",
         choices=("snapshot", "sequential"),
     )
     clip: bool = hyper(True, "clip weights to [0, 1]")
-    self_weight: bool = hyper(True, "set the own weight to mu")
+    self_weight: bool = hyper(True, "set the client's own weight to mu")
     normalise: bool = hyper(True, "divide each row by its sum")
     share: Literal["extractor", "all"] = hyper("extractor", "which part is mixed", choices=("extractor", "all"))
     server_momentum: float = hyper(0.0, "momentum of the row steps", low=0.0, high=0.999)

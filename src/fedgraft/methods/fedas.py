@@ -1,4 +1,4 @@
-"""FedAS: FedPer whose clients first align what they receive with their own prototypes, weighed by Fisher information.
+"""FedAS: FedPer whose clients first align what they receive with their own prototypes, weighted by Fisher information.
 
 Yang, Huang, Ye. FedAS: Bridging Inconsistency in Personalized Federated Learning. CVPR 2024, pp. 11986-11995.
 
@@ -8,7 +8,7 @@ Symbols
     c_ik                     prototype: mean of f(x; theta_i) over the training samples of class k at client i
     F_i                      trace of the client's empirical Fisher information
 
-Round: client i receives theta and aligns it, the head at rest, by SGD on
+Round: client i receives theta and aligns it, with the head fixed, by SGD on
 
     sum_{k in batch} 1/(b_k d) sum_{x of class k} ||f(x; theta) - c_ik||^2         b_k samples of class k in the batch
 
@@ -21,16 +21,16 @@ then trains extractor and head on cross-entropy, and sends theta_i with
 Readings
 - The procedure is that of the authors' code.
 - Their code hands the server's own extractor to the clients, so that each client's alignment changes what the next
-  one gets; here, as in later implementations, everybody aligns a copy.
+  one gets; here, as in later implementations, every client aligns a copy.
 - The target of a sample is its class mean, so the loss is not zero where theta = theta_i: alignment also contracts the
   classes, in the first round too. ``pull="means"`` compares the class means of the batch with the prototypes instead.
 - The trace is of gradients of batch means: it depends on the size of the batches and grows with their number. The
   batches are those of the data in its order, ``fisher_batch`` samples each (the authors': 16); 1 is the per-sample
-  trace. A ragged last batch, which the authors' loader drops, counts here as much as a full one, although the mean of
+  trace. A smaller last batch, which the authors' loader drops, counts here as much as a full one, although the mean of
   few samples has the larger gradient. The trace covers the private head too, though only the extractor is averaged;
   ``fisher_over="extractor"`` does not.
-- If all traces are zero, clients count alike. ``fisher=False`` is FedPer's mean, by ``weighting``.
-- The authors test the model that local training left (``trained``).
+- If all traces are zero, clients count equally. ``fisher=False`` is FedPer's mean, by ``weighting``.
+- The authors test the model after local training (``trained``).
 - The extractor is averaged, so all clients need the same architecture.
 """
 
@@ -70,7 +70,7 @@ class FedAS(FedPer):
         "what is pulled to a prototype: each feature, or the batch's class mean",
         choices=("samples", "means"),
     )
-    fisher: bool = hyper(True, "weigh clients by the trace of their Fisher information")
+    fisher: bool = hyper(True, "weight clients by the trace of their Fisher information")
     fisher_batch: int = hyper(16, "samples in a batch of the trace", low=1)
     fisher_over: Literal["all", "extractor"] = hyper(
         "all", "the weights that the trace covers", choices=("all", "extractor")

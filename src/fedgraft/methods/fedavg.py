@@ -1,4 +1,4 @@
-"""FedAvg: one global model, the mean of the clients' models weighed by their numbers of samples.
+"""FedAvg: one global model, the mean of the clients' models weighted by their numbers of samples.
 
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks from Decentralized
 Data. AISTATS 2017, arXiv 1602.05629.
@@ -8,7 +8,7 @@ Symbols: w the global model, n_i the samples of client i, S the clients of a rou
 Readings
 - The global model (``received``) is FedAvg's; the model a client holds after its local training (``trained``) is the
   baseline that other papers call FedAvg-local.
-- Weights: the paper weighs by samples. Several authors (LG-FedAvg, FedBABU, FedRep, Ditto) average without weights,
+- Weights: the paper weights by samples. Several authors (LG-FedAvg, FedBABU, FedRep, Ditto) average without weights,
   which is ``weighting="uniform"`` here and in every method that builds on FedAvg's mean.
 - In a federation of several architectures the mean is taken among clients of the same one.
 """
@@ -28,7 +28,7 @@ class FedAvg(Method):
     """One model for everybody."""
 
     name = "fedavg"
-    family = "one model for all, and what to make of it"
+    family = "one global model, fine-tuning, and training alone"
     citation = "McMahan et al., AISTATS 2017, arXiv 1602.05629"
     idea = "one global model: the sample-weighted mean of all clients' models"
     sends = "down: the global model; up: the trained model"
@@ -36,7 +36,7 @@ class FedAvg(Method):
 
     weighting: Literal["samples", "uniform"] = hyper(
         "samples",
-        "what a client counts in the mean: its samples, or as much as any other",
+        "the weight of a client in the mean: its number of samples, or the same for all",
         choices=("samples", "uniform"),
     )
 

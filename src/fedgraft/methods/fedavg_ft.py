@@ -6,15 +6,16 @@ Personalization for Cross-Silo Federated Learning. IJCAI 2022, arXiv 2110.08394;
 arXiv 2108.07313.
 
     rounds      w as in FedAvg
-    client i    v_i = SGD from w on F_i, for E_ft epochs at rate eta_ft; v_i is used, then thrown away
+    client i    v_i = SGD from w on F_i, for E_ft epochs at rate eta_ft; v_i is used, then discarded
 
 Readings
-- Points: ``received`` is v_i, fine-tuned from the newest global model by every client, picked or not: the
-  method's figure, so that here ``received`` contains training after the download. ``trained`` is what the last round
-  left, without fine-tuning (FedAvg-local). The copy is never fed back: the rounds are those of FedAvg, bit for bit.
+- Points: ``received`` is v_i, fine-tuned from the newest global model by every client, selected or not: the method's
+  figure, so that here ``received`` contains training after the download. ``trained`` is the model after the last
+  round's training, without fine-tuning (FedAvg-local). The copy is never fed back: the rounds are those of FedAvg, bit
+  for bit.
 - What is tuned: two baselines go by this name, full fine-tuning (the default) and head-only, which the authors of
-  FedRep use in their tables (``part="head"``, 10 epochs). BatchNorm statistics move with any part, for the network
-  runs in training mode.
+  FedRep use in their tables (``part="head"``, 10 epochs). BatchNorm statistics change with any part, because the
+  network runs in training mode.
 - E_ft and eta_ft: not stated where the baseline appears. FedBABU's authors give it 5 epochs at 0.001, the rate at which
   their training ends; so the default is 5 epochs at the run's rate. A rate set by ``fine_tune_lr`` does not decay.
 - The optimizer is fresh (no momentum from the rounds); there is no early stopping.
@@ -50,9 +51,9 @@ class FedAvgFT(FedAvg):
     """FedAvg, then everybody adapts a copy."""
 
     name = "fedavg-ft"
-    family = "one model for all, and what to make of it"
+    family = "one global model, fine-tuning, and training alone"
     citation = "baseline in Luo and Wu, IJCAI 2022, arXiv 2110.08394; training: McMahan et al., AISTATS 2017"
-    idea = "FedAvg; every client fine-tunes a throw-away copy of the global model"
+    idea = "FedAvg; every client fine-tunes a temporary copy of the global model"
 
     fine_tune_epochs: int = hyper(5, "E_ft, epochs of fine-tuning", low=0)
     fine_tune_lr: float | None = hyper(None, "eta_ft, learning rate of fine-tuning; none is the run's", above=0.0)

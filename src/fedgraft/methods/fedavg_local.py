@@ -1,18 +1,18 @@
-"""FedAvg-local: FedAvg, and each client uses the model that its own training left, before it was averaged.
+"""FedAvg-local: FedAvg, and each client uses its own model after local training, before it was averaged.
 
 Training: McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks from
 Decentralized Data. AISTATS 2017, arXiv 1602.05629. The baseline: Luo, Wu. Adapt to Adaptation: Learning
 Personalization for Cross-Silo Federated Learning. IJCAI 2022, arXiv 2110.08394.
 
     rounds      w as in FedAvg
-    client i    L_i = what its last local training left (before its first: the initial model)
+    client i    L_i = its model after its last local training (before its first: the initial model)
 
 Readings
 - L_i does not depend on the newest message, so ``received`` and ``trained`` agree; FedAvg's own ``trained`` figure is
   the same model.
 - Freshness: L_i is as old as the client's last participation (``stale``, the default). ``refresh`` lets every client,
-  picked or not, train the newest global model once more, as in a round, on a copy that is thrown away: ``received`` is
-  then one aggregation ahead of ``trained``, and nobody is judged by the initial model.
+  selected or not, train the newest global model once more, as in a round, on a copy that is discarded: ``received`` is
+  then one aggregation ahead of ``trained``, and no client is tested with the initial model.
 - More local epochs bring L_i closer to local training from a good start: the figure means little without them.
 """
 
@@ -32,9 +32,9 @@ class FedAvgLocal(FedAvg):
     """FedAvg, judged before the averaging."""
 
     name = "fedavg-local"
-    family = "one model for all, and what to make of it"
+    family = "one global model, fine-tuning, and training alone"
     citation = "baseline in Luo and Wu, IJCAI 2022, arXiv 2110.08394; training: McMahan et al., AISTATS 2017"
-    idea = "FedAvg; every client uses the model that its last local training left"
+    idea = "FedAvg; every client uses its model after its last local training"
     headline = "trained"
 
     freshness: Literal["stale", "refresh"] = hyper(

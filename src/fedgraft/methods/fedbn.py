@@ -7,13 +7,13 @@ arXiv 2102.07623.
     server      averages all layers but those
 
 Readings
-- What stays at home is all of a BatchNorm layer: scale, shift, and the statistics, whatever the run's ``buffers`` say
-  of travelling (``buffers="keep"``, with which statistics never move, would take the point away). The authors' code
-  goes by the letters "bn" in a layer's name, we by its type. Other normalisations (LayerNorm, GroupNorm) hold nothing
-  of other samples and are averaged.
-- Mean: the authors' code weighs all clients alike, ``weighting="uniform"``; the default is FedAvg's.
+- What stays at the client is all of a BatchNorm layer: scale, shift, and the statistics, whatever the run's ``buffers``
+  say about sending them (``buffers="keep"``, with which statistics never change, would defeat the purpose). The
+  authors' code recognizes them by "bn" in a layer's name, we by the layer's type. Other normalisations (LayerNorm,
+  GroupNorm) hold nothing of other samples and are averaged.
+- Mean: the authors' code weights all clients equally, ``weighting="uniform"``; the default is FedAvg's.
 - ``received`` is the newest layers with the client's own BatchNorm: the paper's figure. A client that never trained has
-  BatchNorm layers as they began, under layers that grew up with others.
+  the initial BatchNorm layers, between layers that were trained with those of other clients.
 - FedBN is made for clients whose samples look different (scanners, styles); where their classes differ it changes
   little.
 - Without BatchNorm in the network it is FedAvg, bit for bit. Of the networks that come with fedgraft, the VGGs have it.
@@ -39,7 +39,7 @@ class FedBN(FedAvg):
     family = "split models"
     citation = "Li et al., ICLR 2021, arXiv 2102.07623"
     idea = "average all layers but BatchNorm; every client keeps its own scale, shift and statistics"
-    sends = "down: the global model without BatchNorm layers; up: the same of the trained model"
+    sends = "down: the global model without BatchNorm layers; up: the trained model without BatchNorm layers"
     averages = "the model without its BatchNorm layers"
 
     def shared(self) -> Shared:

@@ -6,7 +6,7 @@ arXiv 2012.08565.
 Symbols
     theta_n   model that client n uploaded last
     r_i       reference of client i: the model from which its last training started
-    P         affinities, one row for each client: what others' models were worth to it so far
+    P         affinities, one row for each client: how much others' models have helped it so far
 
 Round t: the server picks M others for client i, one after another: at random with probability eps_t, else the one of
 largest P_in among those left (ties at random); eps_t = max(0, epsilon - t decay). Client i computes, for these and for
@@ -19,18 +19,19 @@ its own theta_i,
 trains s_i on its other samples, uploads the result and the u_n; the server adds them to its row of P.
 
 Readings
-- M: the models downloaded. The authors count the own one, which costs nothing: their "5 models" are M = 4.
-- No model better than the reference (all u_n <= 0): the client goes on with its own model. The authors' code goes back
-  to the reference: ``fallback="reference"``.
+- M: the models downloaded. The authors count the client's own, which costs nothing: their "5 models" are M = 4.
+- No model better than the reference (all u_n <= 0): the client continues with its own model. The authors' code goes
+  back to the reference: ``fallback="reference"``.
 - Norm: Euclidean; the authors' code takes the sum of absolute values by default (``norm="l1"``). Over trained
   parameters only.
 - Affinity: the u_n are added as they are; the authors' code divides them by |sum_n u_n| first
   (``affinity="normalised"``).
-- Validation samples are put aside once, out of the client's training samples, whatever the run puts aside besides; so
+- Validation samples are set aside once, out of the client's training samples, whatever the run sets aside besides; so
   FedFomo trains on less than other methods. A client with a single sample uses it for both.
-- Candidates are all who ever uploaded, so that there are none in the first round. The authors' code has those of the
-  last round, and also offers averages of clusters of clients, a variant of its own that is left out.
-- A distance of zero (the own model before its first training) makes u_n = 0, as does a loss that is not finite.
+- Candidates are all clients that ever uploaded, so that there are none in the first round. The authors' code has those
+  of the last round, and also offers averages of clusters of clients, a variant of its own that is left out.
+- A distance of zero (the client's own model before its first training) makes u_n = 0, as does a loss that is not
+  finite.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,9 +58,9 @@ class FedFomo(Method):
     family = "many models to each client"
     citation = "Zhang et al., ICLR 2021, arXiv 2012.08565"
     idea = (
-        "each client weighs a few others' models by how much they lower its validation loss, and starts from the mean"
+        "each client weights a few others' models by how much they lower its validation loss, and starts from the mean"
     )
-    sends = "down: M others' models; up: the trained model and what each of those models was worth"
+    sends = "down: M others' models; up: the trained model and how much each of those models helped"
     newcomers = "rounds"
     nothing_common = "its server keeps the clients' models, and has none of its own"
     shows = {
@@ -68,12 +69,12 @@ class FedFomo(Method):
     }
 
     M: int = hyper(4, "others' models that a client tries in a round", low=1)
-    epsilon: float = hyper(0.3, "chance that a model is picked at random, in the first round", low=0.0, high=1.0)
-    decay: float = hyper(0.05, "what that chance loses in every round", low=0.0)
-    validation: float = hyper(0.2, "share of the training samples put aside to judge models by", above=0.0, high=0.9)
+    epsilon: float = hyper(0.3, "probability that a model is chosen at random, in the first round", low=0.0, high=1.0)
+    decay: float = hyper(0.05, "decrease of that probability in every round", low=0.0)
+    validation: float = hyper(0.2, "share of the training samples set aside to compare models on", above=0.0, high=0.9)
     norm: Literal["l2", "l1"] = hyper("l2", "how the distance between models is measured", choices=("l2", "l1"))
     fallback: Literal["own", "reference"] = hyper(
-        "own", "where to go on from when no model is better than the reference", choices=("own", "reference")
+        "own", "where to continue from when no model is better than the reference", choices=("own", "reference")
     )
     affinity: Literal["raw", "normalised"] = hyper(
         "raw", "what is added to the affinities: u_n, or its share in their sum", choices=("raw", "normalised")

@@ -1,4 +1,4 @@
-"""FedGH: one head for everybody, trained on the server with the clients' class means; extractors stay private.
+"""FedGH: one head for all clients, trained on the server with the clients' class means; extractors stay private.
 
 Yi, Wang, Liu, Shi, Yu. FedGH: Heterogeneous Federated Learning with Generalized Global Header. ACM MM 2023,
 arXiv 2303.13137.
@@ -12,11 +12,12 @@ Symbols
     server      SGD on CE(h(mu_ic), c) over all uploaded pairs, in random order
 
 Readings
-- The released code back-propagates into the global head but steps another optimizer, so that its head stays as it
-  began. Here, as in the paper, the head is trained.
+- The released code back-propagates into the global head but steps another optimizer, so that its head keeps
+  its initial weights. Here, as in the paper, the head is trained.
 - The server takes one pair at each step and passes once over them, like the authors' code; its SGD is plain.
 - A class mean is the mean over all samples (the authors' code averages means of batches), in evaluation mode.
-- Pairs count alike, however many samples they stand for. A class that no client brings is only ever pushed down.
+- Pairs count equally, however many samples they stand for. The outputs of a class that no client has are only ever
+  pushed down.
 - Dropout and BatchNorm inside a head are in evaluation mode on the server, which has no data to take statistics from.
 - The authors test after local training (``trained``), with the locally trained head; ``received`` is the client's own
   extractor under the new global head.

@@ -30,15 +30,15 @@ Table 3 is ``lga``, ``gpa_c`` and ``gpa_f`` switched on one after another; with 
 
 Readings
 - (5) prints the distance between local and global prototype, not squared, and leaves open what the local prototype of a
-  batch is. The authors' code draws each sample's feature to the global prototype, in the mean square over batch and
-  width, with lam = 1, and so do we. ``reg="prototype"`` is the printed form on the class means of the batch;
+  batch is. The authors' code pulls each sample's feature towards the global prototype, in the mean square over batch
+  and width, with lam = 1, and so do we. ``reg="prototype"`` is the printed form on the class means of the batch;
   ``reg="off"`` is what remains if the local prototype is a stored constant: no gradient.
-- First round: nothing is aligned. Later, a class without a global prototype is drawn to the client's own mean before
-  training, as in the authors' code.
+- First round: nothing is aligned. Later, a class without a global prototype is pulled towards the client's own mean
+  before training, as in the authors' code.
 - (8) has pi_ik outside of the sum over k; it belongs inside. A class that j does not hold enters with c_jk = 0, as in
   the authors' code; ``missing="skip"`` averages over the classes that both hold, and without any, S_ij = 0.
 - (9) divides by P_ii = 0. As in the authors' code, a zero becomes half of the smallest other distance of its row; if
-  there is none, those at distance zero count alike.
+  there is none, those at distance zero count equally.
 - (10) prints |D_i|, which is the same for all j; the authors' code has n_j, and so do we. mu = 0.5 is the middle of the
   range that the paper calls good; the authors' code has 0.9. Its rounding of distances to 1 and of weights to 3
   decimals is not copied: with it the rows sum to anything from 0.99 to 1.01.
@@ -50,7 +50,7 @@ Readings
 - Statistics c_ik and delta_i^2: Algorithm 1 knows only prototypes after training (``stats="post"``); the authors' code
   compares clients before training, by the model that each received (``stats="pre"``). We take them in evaluation mode
   and on plain images, the authors' code on augmented ones.
-- Absent clients keep the model and the prototypes of their last round and go on from there, as in the authors' code
+- Absent clients keep the model and the prototypes of their last round and continue from there, as in the authors' code
   (``absent="stale"``). ``absent="broadcast"`` sends them, as FedPAC does, the new prototypes and the sample-weighted
   mean of the round's extractors (and of its classifiers, where those are not personal).
 - A class that no client of the round holds has no global prototype; the authors' code would stop.
@@ -83,14 +83,14 @@ class FedGPA(Aligned):
     family = "mixed on the server for each client"
     citation = "Han et al., AI Open 2025, doi 10.1016/j.aiopen.2025.03.001"
     idea = "align features with global prototypes; mix extractors by prototype distance and size, classifiers by a QP"
-    sends = "down: own extractor and classifier, prototypes; up: both trained, class means, counts, a variance"
+    sends = "down: the client's extractor and classifier, prototypes; up: both trained, class means, counts, a variance"
     shows = {
         "alpha": "share of another client's feature extractor in that of the client; rows sum to one",
         "beta": "share of another client's classifier in that of the client; rows sum to one",
     }
 
     mu: float = hyper(0.5, "share of prototype similarity, not size, in the extractors' weights", low=0.0, high=1.0)
-    lga: bool = hyper(True, "local-global alignment: draw features to the global prototypes")
+    lga: bool = hyper(True, "local-global alignment: pull features towards the global prototypes")
     gpa_f: bool = hyper(True, "global personalized aggregation of the extractors")
     gpa_c: bool = hyper(True, "global personalized aggregation of the classifiers")
     stats: Literal["pre", "post"] = hyper(
@@ -104,7 +104,7 @@ class FedGPA(Aligned):
     )
     reg: Literal["sample_mse", "prototype", "off"] = hyper(
         "sample_mse",
-        "what is drawn to the prototypes: each sample, the class means of a batch, nothing",
+        "what is pulled towards the prototypes: each sample, the class means of a batch, nothing",
         choices=("sample_mse", "prototype", "off"),
     )
 

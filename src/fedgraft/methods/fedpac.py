@@ -1,4 +1,4 @@
-"""FedPAC: features aligned with global prototypes, and for each client its own best mixture of everybody's heads.
+"""FedPAC: features aligned with global prototypes, and for each client its own best mixture of all clients' heads.
 
 Xu, Tong, Huang. Personalized Federated Learning with Feature Alignment and Classifier Collaboration. ICLR 2023,
 arXiv 2306.11867.
@@ -23,8 +23,8 @@ by n_ik, and mixes the heads: phi_i <- sum_j beta_ij phi_j, where row i of beta 
     sum_j v_j beta_j^2 + ||h_i - sum_j beta_j h_j||^2        variance + squared bias
 
 Readings
-- First round: there are no prototypes yet, so nothing is aligned. Later, a class without a global prototype is drawn to
-  the client's own mean before training, as in the authors' code.
+- First round: there are no prototypes yet, so nothing is aligned. Later, a class without a global prototype is pulled
+  towards the client's own mean before training, as in the authors' code.
 - A class that no client of the round holds keeps its old prototype; the authors' code would stop.
 - The programme is solved exactly. It is convex by construction (a Gram matrix plus a diagonal); the authors' code cuts
   eigenvalues below 0.01 off whenever rounding makes one negative, and real information with them.
@@ -33,7 +33,7 @@ Readings
 - ``qp="own"`` leaves every client its own head: alignment without collaboration.
 - Partial participation: heads are mixed among the clients of the round. Absent clients keep their head and receive the
   new extractor and prototypes.
-- A client that comes when training is over, which the paper does not have, mixes the heads that the others hold then,
+- A client that joins after training, which the paper does not have, mixes the heads that the others have at that time,
   by the statistics that each sent last; at first it gets their mean.
 - Statistics are taken in evaluation mode and on plain images; the authors' code takes them on augmented ones.
 """
@@ -170,7 +170,7 @@ class FedPAC(Aligned):
     family = "mixed on the server for each client"
     citation = "Xu et al., ICLR 2023, arXiv 2306.11867"
     idea = "align features with global prototypes; give each client its own optimal mixture of all heads"
-    sends = "down: extractor, own head, prototypes; up: both trained, class means before and after, counts, a variance"
+    sends = "down: extractor, its head, prototypes; up: both trained, class means before and after, counts, a variance"
     averages = "the extractor; heads and prototypes are mixed by rules of their own"
     shows = {"beta": "share of another client's head in the head that the client receives; rows sum to one"}
 

@@ -4,7 +4,7 @@ Arivazhagan, Aggarwal, Singh, Choudhary. Federated Learning with Personalization
 
 Readings
 - The paper keeps the last K_P blocks private; here, as in most comparisons, the private part is the head.
-- All heads start from one draw.
+- All heads start from the same random weights.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""FedPHP: every client inherits a private history of its own models; it teaches the download, and is the client's own.
+"""FedPHP: every client keeps a history of its own models, which teaches the received model and is its personal model.
 
 Li, Zhan, Shao, Li, Song. FedPHP: Federated Personalization with Inherited Private Models. ECML-PKDD 2021.
 
@@ -19,13 +19,14 @@ Then, once,
 The server averages the trained models as FedAvg does.
 
 Readings
-- The schedule of m goes by the client's own count k_i, as in the authors' code (a library counts rounds, which gives
+- The schedule of m uses the client's own count k_i, as in the authors' code (a library counts rounds, which gives
   weight to a history that an often absent client does not have). C is the run's share of clients in a round, the
   middle of its range if it has one; ``share`` states another.
 - KD: the temperature acts on the teacher alone and there is no factor temperature^2, as in the authors' code.
 - MMD: the sum of five Gaussian kernels whose widths are 1/4, 1/2, 1, 2 and 4 times the mean squared distance in the
   batch, as in the authors' code. Features come from the same pass as the logits.
-- The tested model is q_i, which needs no download: both points agree, and a client never picked has the initial model.
+- The tested model is q_i, which needs no download: both points agree, and a client that was never selected has the
+  initial model.
 - The teacher runs in evaluation mode; the history takes in BatchNorm statistics in the same proportion.
 - The authors clip gradients; that is a setting of the run here.
 """
@@ -53,9 +54,9 @@ class FedPHP(FedAvg):
     """Every client's past teaches its present."""
 
     name = "fedphp"
-    family = "a global model and a personal twin"
+    family = "a global model and a personal model"
     citation = "Li et al., ECML-PKDD 2021"
-    idea = "a running mean of the client's own models is its personal model, and the teacher of each new download"
+    idea = "a running mean of the client's own models is its personal model, and teaches each received model"
     headline = "trained"
     newcomers = "train"
     needs_classes = True
@@ -65,7 +66,7 @@ class FedPHP(FedAvg):
     temperature: float = hyper(4.0, "softens the teacher's outputs", above=0.0)
     mu: float = hyper(0.9, "weight of the history once the client has taken part C T times", low=0.0, high=1.0)
     share: float | None = hyper(
-        None, "C, the share of the rounds that a client expects to be picked in; none is the run's", above=0.0, high=1.0
+        None, "C, the expected share of rounds in which a client is selected; none is the run's", above=0.0, high=1.0
     )
 
     # ---- client half

@@ -7,7 +7,7 @@ Symbols
     m_i^t      model of client i after its local training in round t: the teacher
     m_i^t+1    the same network with averaged layers: the student
     C_il       contributors to layer l of client i (FlexiFed's max-common)
-    h^l(x; m)  output of layer l of model m: behind normalisation, pooling and activation, d_l numbers
+    h^l(x; m)  output of layer l of model m: after normalisation, pooling and activation, d_l numbers
 
 Round: client i trains m_i^t and uploads it; the server averages as FlexiFed does (Eqs. 1-2),
 
@@ -28,15 +28,15 @@ Readings
   of the displacement m_i^t+1 - m_i^t (over the aligned layers) that alignment took back.
 - Which weights move with layer l is not said: layer l alone, the ones before being aligned already (``layer``); all up
   to l (``prefix``); or all layers at once on the sum of their losses (``joint``).
-- Partners: Eq. 1 names clients i and i+1; we compare everybody with everybody, as FlexiFed does. Eq. 2 is read as a
+- Partners: Eq. 1 names clients i and i+1; we compare all clients with each other, as FlexiFed does. Eq. 2 is read as a
   mean over contributors.
-- Algorithm 1 aligns on the server, which has no data. Here it is the client's work, behind the download.
+- Algorithm 1 aligns on the server, which has no data. Here the client does it, after the download.
 - Classifier: the fully connected layers at the end are averaged where they are common, but not aligned, as in FedAS;
   ``align_classifier`` aligns them too, ``include_classifier=False`` leaves them private: where clients of one
   architecture have hardly a class in common, that decides the accuracy before training, and is nearer to the
   published figures.
 - BatchNorm is not mentioned. The teacher is in evaluation mode. ``statistics="refresh"`` normalises the student's
-  moving layers by the batch and lets their statistics follow, for averaged statistics do not fit averaged weights;
+  moving layers by the batch and lets their statistics follow, because averaged statistics do not fit averaged weights;
   ``frozen`` keeps evaluation mode, in which the loss of a student equal to its teacher is exactly zero. Whether
   statistics are averaged at all is the run's ``buffers`` policy.
 - Rate, epochs and batches of the alignment are not given: 0.01 and one epoch are FedAS's, batches of 64 FlexiFed's. The
@@ -82,7 +82,9 @@ class FedPPA(FlexiFed):
     align_epochs: int = hyper(1, "epochs of alignment for each layer", low=0)
     align_batch: int = hyper(64, "samples in a batch of the alignment", low=1)
     align: Literal["layer", "prefix", "joint"] = hyper(
-        "layer", "what moves at a layer: it alone, all up to it, or all at once", choices=("layer", "prefix", "joint")
+        "layer",
+        "what is trained for a layer: it alone, all up to it, or all at once",
+        choices=("layer", "prefix", "joint"),
     )
     align_classifier: bool = hyper(False, "align the fully connected layers at the end of the network too")
     statistics: Literal["refresh", "frozen"] = hyper(

@@ -1,4 +1,4 @@
-"""FedPPA+: FedPPA whose averages weigh clients by the entropy of their labels.
+"""FedPPA+: FedPPA whose averages weight clients by the entropy of their labels.
 
 Prasetya, Saputra, Putra. FedPPA: Progressive Parameter Alignment for Personalized Federated Learning.
 arXiv 2510.14698, 2025.
@@ -13,12 +13,12 @@ Symbols: as in FedPPA; pi_ik the share of class k among the training samples of 
 Readings
 - Eq. 7 multiplies the plain mean by e_i, the weight of the client that receives it: with M clients every averaged
   weight shrinks to about 1/M in each round, and a client with one class gets zeros. The text wants clients with richer
-  data to count more, so we weigh the contributors, and divide by the weights of those who contribute to the layer.
+  data to count more, so we weight the contributors, and divide by the weights of those who contribute to the layer.
   ``weight="literal"`` is the printed formula.
 - A client with one class has e_i = 0: it receives and gives nothing. If all contributors to a layer have 0, they count
   alike; if all clients have, e_i = 1/M.
 - Numbers of samples do not enter.
-- The entropy goes up with every reply; it never changes. Clients that have not been heard of have e_i = 0.
+- The entropy is sent with every reply; it never changes. Clients that have not replied yet have e_i = 0.
 - Everything else is as in FedPPA.
 """
 
@@ -43,7 +43,7 @@ class FedPPAPlus(FedPPA):
     name = "fedppa+"
     family = "clients with different architectures"
     idea = "FedPPA in which clients with more varied labels count more in the averages"
-    sends = "down: the averaged layers and how many contributed; up: the layers with a partner, the label entropy"
+    sends = "down: the averaged layers and how many contributed; up: the layers shared with others, the label entropy"
     needs_classes = True
     shows = {
         **FedPPA.shows,
@@ -51,7 +51,7 @@ class FedPPAPlus(FedPPA):
     }
 
     weight: Literal["normalised", "literal"] = hyper(
-        "normalised", "weigh the contributors, or scale the mean as printed", choices=("normalised", "literal")
+        "normalised", "weight the contributors, or scale the mean as printed", choices=("normalised", "literal")
     )
 
     # ---- server half

@@ -17,11 +17,11 @@ Readings
   sample, averaged over features, and its lam belongs to that (``mse``, the default). With ``euclidean`` the prototypes
   of the batch are compared, summed over its classes. The two want different lam.
 - Samples of a class without a global prototype have no second term, but count in the mean.
-- Prototypes: the authors average features met during the last epoch, by a network that still moves; here they are
-  taken after training, in evaluation mode, from all samples.
+- Prototypes: the authors average features seen during the last epoch, by a network that is still changing; here they
+  are taken after training, in evaluation mode, from all samples.
 - Mean: the printed formula divides twice, by the number of holders and by the samples. We divide by the samples;
   ``weighting="uniform"`` takes the plain mean over the holders.
-- A class that nobody brings in a round keeps its prototype.
+- A class that no client of a round has keeps its prototype.
 - Inference: nearest prototype among all classes that have one. The authors' tests look only among the client's own
   classes (``candidates="own"``); ``inference="head"`` asks the client's head, which also answers as long as there is no
   prototype at all.
@@ -51,7 +51,7 @@ class FedProto(Local):
     name = "fedproto"
     family = "prototypes and features"
     citation = "Tan et al., AAAI 2022, arXiv 2105.00243"
-    idea = "every client keeps its network; features of each class are pulled to that class's mean over all clients"
+    idea = "every client keeps its network; features are pulled towards the mean of their class over all clients"
     sends = "down: the prototype of each class; up: the client's own prototypes and how many samples each stands for"
     averages = ""
     needs_classes = True
@@ -61,7 +61,7 @@ class FedProto(Local):
         "mse", "squared error of each sample, or distance of the batch's prototypes", choices=("mse", "euclidean")
     )
     weighting: Literal["samples", "uniform"] = hyper(
-        "samples", "what a client counts in a prototype: its samples of the class, or as much as any other holder",
+        "samples", "the weight of a client in a prototype: its samples of the class, or the same for all that have it",
         choices=("samples", "uniform"),
     )  # fmt: skip
     inference: Literal["prototype", "head"] = hyper(

@@ -38,7 +38,7 @@ class FedProx(FedAvg):
     """FedAvg on a leash."""
 
     name = "fedprox"
-    family = "one model for all, and what to make of it"
+    family = "one global model, fine-tuning, and training alone"
     citation = "Li et al., MLSys 2020, arXiv 1812.06127"
     idea = "FedAvg with a quadratic pull towards the received model during local training"
 

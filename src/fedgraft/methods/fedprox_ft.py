@@ -5,7 +5,7 @@ arXiv 1812.06127. The baseline: Luo, Wu. Adapt to Adaptation: Learning Personali
 Learning. IJCAI 2022, arXiv 2110.08394.
 
     rounds      local objective F_i(v) + mu/2 ||v - w||^2, w the received model
-    client i    v_i = SGD from w on H_i, for E_ft epochs at rate eta_ft; v_i is used, then thrown away
+    client i    v_i = SGD from w on H_i, for E_ft epochs at rate eta_ft; v_i is used, then discarded
                 H_i(v) = F_i(v)   or   F_i(v) + mu/2 ||v - w||^2
 
 Readings
@@ -30,9 +30,9 @@ class FedProxFT(FedAvgFT, FedProx):
     """FedProx, then everybody adapts a copy."""
 
     name = "fedprox-ft"
-    family = "one model for all, and what to make of it"
+    family = "one global model, fine-tuning, and training alone"
     citation = "baseline in Luo and Wu, IJCAI 2022, arXiv 2110.08394; training: Li et al., MLSys 2020"
-    idea = "FedProx; every client fine-tunes a throw-away copy of the global model"
+    idea = "FedProx; every client fine-tunes a temporary copy of the global model"
 
     fine_tune_pull: bool = hyper(False, "keep the pull towards the global model while fine-tuning")
 

@@ -11,15 +11,15 @@ Symbols: phi the extractor (representation), h_i the private head of client i, n
 
 Readings
 - Work: tau_h = 10 and tau_b = 1 are the authors' (tau_b = 5 for CIFAR-100 and FEMNIST). They replace the run's epochs,
-  so at equal rounds FedRep does not do the same local work as its neighbours in a table.
+  so at equal rounds FedRep does not do the same local work as the other methods in a table.
 - Last round: the authors' code ends with a round in which all clients train their heads, without averaging, for 10
   epochs (tau_h, if that is more), and tests then. ``final_head_epochs=10`` does so on a copy, for ``received`` after
   the last round; the default is the algorithm without it.
-- Mean: the authors weigh by samples on LEAF's data and all clients alike elsewhere (``weighting="uniform"``); the
+- Mean: the authors weight by samples on LEAF's data and all clients equally elsewhere (``weighting="uniform"``); the
   default is FedAvg's.
-- Momentum: each part has its own, so that none is left over to move the part that rests.
+- Momentum: each part has its own, so that none is left over to move the part that is fixed.
 - BatchNorm in the extractor: the network is in training mode in both phases, as in the authors' code, so the
-  statistics move in the head phase although the parameters rest.
+  statistics move in the head phase although the parameters are fixed.
 """
 
 from collections.abc import Mapping, Sequence

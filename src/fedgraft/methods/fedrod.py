@@ -18,11 +18,11 @@ the same goal; the private head puts them back, with all else that is particular
 
 Readings
 - Points: the private head needs no download. ``received`` is the newest theta and psi under the client's own phi_i,
-  ``trained`` those of its last training. The paper's generic predictor, theta and psi alone, is nobody's own model and
-  is not shown.
+  ``trained`` those of its last training. The paper's generic predictor, theta and psi alone, is no client's own model
+  and is not reported.
 - Both losses see the same batches, and each batch's z and h(z; psi) as they were before the step on it.
 - Start of phi_i: not stated. At zero (the default) a client begins with the generic model; ``start="head"`` is a copy
-  of the first generic head, as in other people's code. A head of several layers needs the latter: from zero it cannot
+  of the first generic head, as in code by others. A head of several layers needs the latter: from zero it cannot
   learn.
 - gamma: 1 is the balanced softmax; 0 is the plain loss, with which theta and psi are FedAvg's, bit for bit.
 - A class that the client does not have has weight zero and is left out of its softmax.

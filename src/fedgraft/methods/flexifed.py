@@ -19,20 +19,20 @@ Round: every client trains its network, then, from the uploads as they are,
 Readings
 - The authors published code for basic-common and max-common only; clustered-common is what three independent
   implementations agree on. max-common is the default.
-- Comparison stops at the first layer that differs: layers of the same name and shape behind it are not averaged. The
+- Comparison stops at the first layer that differs: layers of the same name and shape after it are not averaged. The
   end of a network counts as a difference. The authors compare names alone; here types and shapes count too.
-- A layer here is a convolution (or any module with weights) with the normalisation behind it: a network with
+- A layer here is a convolution (or any module with weights) with the normalisation after it: a network with
   normalisation does not agree with one without.
 - Weights are uniform, whatever the clients' sizes, as in all implementations.
 - Classifier: the authors average the fully connected layers at the end where architectures are identical; two other
   implementations leave them private, which is ``include_classifier=False``.
 - BatchNorm statistics are averaged with their layer, as in the authors' code; the run's ``buffers`` policy ``local``
-  leaves them at home. Integer counters are never averaged (the authors' code divides them).
+  leaves them at the client. Integer counters are never averaged (the authors' code divides them).
 - The authors test in training mode, in which BatchNorm normalises by the test batch and dropout is on; here, as
   everywhere in this library, tests are in evaluation mode.
 - Every client begins with its own random weights, also among identical architectures, so nothing is averaged before
   the first training. The authors train on a moving tenth of the data in each round; here it is the run's setting.
-- Absent clients: the code has none. Here C_il is what is left of it among those who took part, and the others keep
+- Absent clients: the code has none. Here C_il is restricted to the clients that took part, and the others keep
   what they have.
 """
 
@@ -58,7 +58,7 @@ class FlexiFed(Method):
     family = "clients with different architectures"
     citation = "Wang et al., WWW 2023, doi 10.1145/3543507.3583347"
     idea = "networks of different depth average the layers that agree from the input onwards"
-    sends = "down: the averaged layers and how many contributed to each; up: the layers that have a partner"
+    sends = "down: the averaged layers and how many contributed to each; up: the layers shared with other clients"
     averages = "the common layers, each for itself"
     independent_start = True
 

@@ -12,7 +12,7 @@ Symbols as in FedAMP; s the self-attention, sigma the sharpness of the attention
 
 Readings
 - Self-attention: the paper sets s from the number of clients with the same distribution, which is known only in
-  controlled settings. Here it is 0.5 unless told. s = 1 / N with equal cosines is FedAvg's mean without weights.
+  controlled settings. Here it is 0.5 by default. s = 1 / N with equal cosines is FedAvg's mean without weights.
 - Cosines are taken between whole models (trained parameters, in float64). Models that began alike have cosines near
   one for a long time, so sigma has to be large, in the tens, or attention is uniform.
 - alpha_k occurs in the clients' pull alone, lam / alpha_k: nearly nothing in the first rounds, as in the paper.
@@ -36,10 +36,10 @@ class HeurFedAMP(MessagePassing):
 
     name = "heurfedamp"
     family = "mixed on the server for each client"
-    idea = "FedAMP for deep networks: cloud models mix by cosine similarity, with a fixed share for the own model"
+    idea = "FedAMP for deep networks: cloud models mix by cosine similarity, with a fixed share for its own model"
 
     sigma: float = hyper(25.0, "sharpness of the attention", low=0.0)
-    s: float = hyper(0.5, "self-attention: the share of the own model in its cloud model", low=0.0, high=1.0)
+    s: float = hyper(0.5, "self-attention: the share of the client's own model in its cloud model", low=0.0, high=1.0)
 
     def attention(self, W: Tensor, alpha: float) -> Tensor:
         own = torch.eye(len(W), dtype=torch.float64)

@@ -11,11 +11,11 @@ Symbols: theta_j the model of cluster j = 1..k, S_j the clients of the round tha
 Readings
 - This is the paper's model averaging; its other option, one averaged gradient a round, is a run of one step a round.
 - Mean: in the paper all clients have equally many samples; ``weighting="uniform"`` is its mean, by samples is FedAvg's.
-- Start: every theta_j is a draw of its own, the first of them the run's (so that k = 1 is FedAvg). The paper needs a
-  good start and gets it by several random ones, or on FEMNIST from a model of FedAvg; here there is one.
+- Start: every theta_j has random weights of its own, the first of them the run's (so that k = 1 is FedAvg). The paper
+  needs a good start and gets it by several random ones, or on FEMNIST from a model of FedAvg; here there is one.
 - The paper's experiments on FEMNIST share the first layers among all clusters. That variant is left out.
-- k is 4 for rotated MNIST and 2 for rotated CIFAR-10, as there are groups by construction; on FEMNIST, where nobody
-  knows, 2 and 3 are tried. The default is 3.
+- k is 4 for rotated MNIST and 2 for rotated CIFAR-10, as there are groups by construction; on FEMNIST, where the
+  number is unknown, 2 and 3 are tried. The default is 3.
 - Test: a client chooses among the newest models by its training samples. The authors' code chooses by the loss on the
   samples that are tested, with their labels, which a client in use does not have.
 - Download: all k models, every time; it is counted. The server learns who chose which cluster.
@@ -42,14 +42,14 @@ class IFCA(FedAvg):
     name = "ifca"
     family = "many models to each client"
     citation = "Ghosh et al., NeurIPS 2020, arXiv 2006.04088"
-    idea = "a model for each of k clusters; every client takes the one with the least loss on its data"
-    sends = "down: the models of all k clusters; up: the trained model and whose it is"
+    idea = "a model for each of k clusters; every client takes the one with the smallest loss on its data"
+    sends = "down: the models of all k clusters; up: the trained model and its cluster"
     averages = "the models within each cluster"
     refuses_start = "the models of its clusters have to begin apart"
     nothing_common = "it has a model for each cluster"
     shows = {"clusters": "which cluster's model a client took last: a row is a client, a column a cluster"}
 
-    k: int = hyper(3, "clusters", low=1, high=1000, search=(2, 8))
+    k: int = hyper(3, "number of clusters", low=1, high=1000, search=(2, 8))
 
     # ---- server half
     def setup(self, spec: Spec) -> Server:

@@ -10,12 +10,12 @@ Symbols: phi_i the private extractor of client i (local), psi the head (global),
 
 Readings
 - Start: the authors begin from the model of several hundred rounds of FedAvg, ``warm_rounds``. Comparisons usually
-  leave that out, and so does the default, 0: all extractors then begin from one draw, grow apart, and early means of
-  heads say little. With warm rounds, the whole model travels in them, and once more down to each client at its first
-  contact afterwards (which brings it FedAvg's extractor); from then on only the head does.
+  leave that out, and so does the default, 0: all extractors then start from the same weights, diverge, and early means
+  of heads say little. With warm rounds, the whole model is sent in them, and once more to each client at its first
+  contact afterwards (with FedAvg's extractor); after that only the head is sent.
 - What is shared: the paper says the upper layers; here it is the head. The authors' released CIFAR network lists its
   layers so that the convolutions are shared instead, against the paper: we follow the paper.
-- Mean: the authors' code weighs all clients alike, ``weighting="uniform"``; the default is FedAvg's.
+- Mean: the authors' code weights all clients equally, ``weighting="uniform"``; the default is FedAvg's.
 - A client that never trained has the initial extractor (or, with warm rounds, FedAvg's) under the newest head.
 - The paper's auxiliary losses on the local representation are not part of the baseline.
 """

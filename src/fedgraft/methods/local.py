@@ -1,7 +1,7 @@
 """Local training, the reference without federation (also called "Separate" or "Standalone").
 
 Every client trains its own model on its own data and exchanges nothing. All start from the same weights, and a client
-trains only when it is picked, so that the comparison with a federated method is at equal local work.
+trains only when it is selected, so that the comparison with a federated method is at equal local work.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class Local(Method):
     """Each client alone."""
 
     name = "local"
-    family = "one model for all, and what to make of it"
+    family = "one global model, fine-tuning, and training alone"
     idea = "every client trains alone: what federation has to beat"
     sends = "nothing"
     averages = "nothing, for nothing is sent"

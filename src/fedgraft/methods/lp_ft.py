@@ -8,20 +8,20 @@ Symbols: (phi, psi) extractor and head of the global model w, E_lp and E_ft epoc
 
     rounds      w as in FedAvg
     client i    psi_i = SGD over psi alone on F_i(phi, psi), from psi, for E_lp epochs        the linear probe
-                v_i   = SGD over (phi, psi) on F_i, from (phi, psi_i), for E_ft epochs; v_i is used, then thrown away
+                v_i   = SGD over (phi, psi) on F_i, from (phi, psi_i), for E_ft epochs; v_i is used, then discarded
 
-A head that fits the client before the extractor may move sends smaller gradients through it: the common features are
+A head that fits the client before the extractor may change sends smaller gradients through it: the common features are
 distorted less.
 
 Readings
-- Points: as in FedAvg-FT. ``received`` is v_i, made from the newest global model by every client, picked or not;
-  ``trained`` is what the last round left. The rounds are those of FedAvg, bit for bit.
+- Points: as in FedAvg-FT. ``received`` is v_i, made from the newest global model by every client, selected or not;
+  ``trained`` is the model after the last round's training. The rounds are those of FedAvg, bit for bit.
 - The head starts from the global one, as in federated learning there is one; Kumar et al. start theirs at random, or
   fit it to the end on fixed features.
-- While the head is probed, the extractor is in evaluation mode, as fixed features are: BatchNorm statistics rest, and
-  there is no dropout. Fine-tuning is in training mode.
-- E_lp, E_ft: the papers probe until it pays no more, and fine-tune at the best of several smaller rates. Here both are
-  5 epochs at the run's rate, as FedAvg-FT's; so LP-FT does twice the work of FedAvg-FT after the download.
+- While the head is probed, the extractor is in evaluation mode, as fixed features are: BatchNorm statistics are fixed,
+  and there is no dropout. Fine-tuning is in training mode.
+- E_lp, E_ft: the papers probe until it no longer improves, and fine-tune at the best of several smaller rates. Here
+  both are 5 epochs at the run's rate, as FedAvg-FT's; so LP-FT does twice the work of FedAvg-FT after the download.
   ``fine_tune_epochs=0`` is the probe alone (their LP), ``probe_epochs=0`` is FedAvg-FT.
 - Each phase has a fresh optimizer and batches of its own.
 """
@@ -41,9 +41,9 @@ class LPFT(FedAvgFT):
     """FedAvg, then everybody adapts the head of a copy, then all of it."""
 
     name = "lp-ft"
-    family = "one model for all, and what to make of it"
+    family = "one global model, fine-tuning, and training alone"
     citation = "Kumar et al., ICLR 2022, arXiv 2202.10054; in federated learning: Chen et al., arXiv 2511.12695, 2025"
-    idea = "FedAvg; every client fits the head of a throw-away copy, then fine-tunes all of it"
+    idea = "FedAvg; every client fits the head of a temporary copy, then fine-tunes all of it"
 
     probe_epochs: int = hyper(5, "E_lp, epochs of the linear probe", low=0)
     probe_lr: float | None = hyper(None, "learning rate of the linear probe; none is the run's", above=0.0)

@@ -1,8 +1,8 @@
-"""MOON: FedAvg whose features are drawn to those of the received model and away from those of the client's last one.
+"""MOON: FedAvg whose features are pulled towards the received model's and away from those of the client's last model.
 
 Li, He, Song. Model-Contrastive Federated Learning. CVPR 2021, arXiv 2103.16257.
 
-Symbols: w the received model, w_prev the model that the client's last training left, z, z_glob and z_prev the features
+Symbols: w the received model, w_prev the client's model after its last training, z, z_glob and z_prev the features
 of a sample x in the network that is trained, in w and in w_prev, sim the cosine, tau the temperature.
 
     l_con = -log( exp(sim(z, z_glob)/tau) / (exp(sim(z, z_glob)/tau) + exp(sim(z, z_prev)/tau)) )
@@ -19,7 +19,7 @@ Readings
 - w_prev is the client's model after its last training, however many rounds ago that was, also as there.
 - mu: the authors' code has 1; the paper takes the best of 0.1, 1, 5 and 10 (5 on CIFAR-10, 10 on CIFAR-100, 0.1 on
   Tiny-ImageNet). tau: their 0.5, the best of 0.1, 0.5 and 1.
-- The paper is after one good global model, which is ``received``.
+- The paper aims at one good global model, which is ``received``.
 """
 
 from collections.abc import Mapping
@@ -42,10 +42,10 @@ class MOON(FedAvg):
     name = "moon"
     family = "prototypes and features"
     citation = "Li, He, Song, CVPR 2021, arXiv 2103.16257"
-    idea = "FedAvg whose features are drawn to those of the received model, away from those of the client's last one"
+    idea = "FedAvg whose features are pulled towards the received model's, away from those of the client's last model"
 
-    mu: float = hyper(1.0, "strength of the contrast", low=0.0)
-    tau: float = hyper(0.5, "temperature: how far apart similarities have to be to count", above=0.0)
+    mu: float = hyper(1.0, "weight of the contrastive loss", low=0.0)
+    tau: float = hyper(0.5, "temperature of the contrastive loss", above=0.0)
 
     # ---- client half
     def discloses(self) -> Mapping[str, str]:

@@ -14,11 +14,11 @@ Local step of client i
     w <- w - beta (g - alpha d)                              HF, Hessian-free:
     d  = (grad f_i(w + delta g; D'') - grad f_i(w - delta g; D'')) / (2 delta),   nearly the Hessian at w times g
 
-The server averages as FedAvg does. In use: v_i = w - alpha grad f_i(w; D), thrown away afterwards.
+The server averages as FedAvg does. In use: v_i = w - alpha grad f_i(w; D), discarded afterwards.
 
 Readings
-- Points: ``received`` is v_i, made from the newest w by every client, picked or not: the paper's figure. It contains
-  one step of training after the download. ``trained`` is w_i as the last round left it, not adapted.
+- Points: ``received`` is v_i, made from the newest w by every client, selected or not: the paper's figure. It contains
+  one step of training after the download. ``trained`` is w_i after the last round's training, not adapted.
 - Variants: HF is the better approximation, and the default; ``variant="fo"`` is cheaper (two gradients a step instead
   of four) and what most comparisons run.
 - Work: the run's epochs are passes of D', one step of w for each batch, as many as FedAvg makes; D and D'' come from
@@ -30,7 +30,7 @@ Readings
 - delta: 0.001, as in code by others. There is no code by the authors.
 - BatchNorm statistics are those that w~ gathers on D'; the passes over D and D'' leave them alone. In use, the batch of
   adaptation moves them.
-- Mean: the paper's is uniform over the picked clients, ``weighting="uniform"``; the default is FedAvg's.
+- Mean: the paper's is uniform over the selected clients, ``weighting="uniform"``; the default is FedAvg's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,9 +54,9 @@ class PerFedAvg(FedAvg):
     """A start that is easy to adapt."""
 
     name = "per-fedavg"
-    family = "one model for all, and what to make of it"
+    family = "one global model, fine-tuning, and training alone"
     citation = "Fallah, Mokhtari, Ozdaglar, NeurIPS 2020, arXiv 2002.07948"
-    idea = "meta-learning: a global model from which one gradient step on its own data suits each client"
+    idea = "meta-learning: a global model from which one gradient step on its own data fits each client"
 
     alpha: float = hyper(0.01, "step of adaptation", low=0.0)
     variant: Literal["hf", "fo"] = hyper(

@@ -1,9 +1,9 @@
 """pFedAMF: after training, fuse the local, the global and the client's history model; teach the fusion to the upload.
 
-A RECONSTRUCTION. Of the paper only the abstract was at hand, and no public code was found. The abstract says that the
+A RECONSTRUCTION. Of the paper only the abstract was available, and no public code was found. The abstract says that the
 global model and history models are preserved as knowledge, that after local training an adaptive knowledge matrix fuses
 local, global and history models, and that the fusion is distilled into the model that feeds the global one. All that
-is more precise than this is ours; results are those of our reading, not of the authors' method.
+is more precise than this is ours; results are those of our interpretation, not of the authors' method.
 
 Yao, Zhu, Liu, Xu, Jin. Rethinking Personalized Federated Learning from Knowledge Perspective. ICPP 2024.
 
@@ -29,7 +29,7 @@ Readings
 - At its first participation a client has no history: g stands in for it, and A_i is not learned yet.
 - With rho = 0 there is nothing to distil, and theta_i is uploaded as FedAvg's training left it.
 - The model at ``received`` is the fusion of the last upload, the newest global model and q_i with the stored A_i; at
-  ``trained`` it is m_i as it was fused. A client that was never picked holds the global model.
+  ``trained`` it is m_i as it was fused. A client that was never selected holds the global model.
 - The savings in computation and communication that the abstract reports must come from fewer rounds: a round costs as
   much communication as one of FedAvg, and more computation.
 """
@@ -55,7 +55,7 @@ class PFedAMF(FedAvg):
     """Local, global and past knowledge in one model."""
 
     name = "pfedamf"
-    family = "a global model and a personal twin"
+    family = "a global model and a personal model"
     citation = "Yao et al., ICPP 2024"
     idea = "fuse local, global and history models by a learned matrix, and distil the fusion into the upload"
     sends = "down: the global model; up: the distilled model"

@@ -14,12 +14,12 @@ The hypernetwork is a linear layer and ``depth`` times ReLU and a linear layer, 
 output for each weight tensor; side by side these outputs are one layer as wide as the model.
 
 Readings
-- Sign: the paper's text writes the change as new minus old, with which the server would climb. Like the authors' code
+- Sign: the paper's text writes the change as new minus old, with which the server would ascend. Like the authors' code
   we take old minus new.
 - Order: the authors serve one client at each server step, and so do we: the clients of a round are served one after
   another, in random order, and each is followed by a step. ``order="averaged"`` serves them at once and takes one step
   with their mean g: faster on several cores, and another run.
-- Local work: the authors take 50 steps on batches drawn anew (learning rate 5e-3, momentum 0.9, weight decay 5e-5);
+- Local work: the authors take 50 steps on newly drawn batches (learning rate 5e-3, momentum 0.9, weight decay 5e-5);
   here the run's epochs and optimizer hold, as for every method. d_i grows with them, so another number of epochs wants
   another server_lr. The clip of local gradients at the same norm is theirs.
 - One optimizer owns all embeddings, so momentum and weight decay also move those of absent clients.
@@ -65,7 +65,7 @@ class PFedHN(Method):
     sends = "down: the weights written for the client; up: how its training changed them"
     newcomers = "rounds"
     refuses_start = "a hypernetwork writes all its models, and begins with models of its own"
-    shows = {"v": "embedding from which the hypernetwork writes the client's weights; alike rows are alike models"}
+    shows = {"v": "embedding from which the hypernetwork writes the client's weights; similar rows mean similar models"}
 
     server_lr: float = hyper(0.01, "learning rate of the hypernetwork and the embeddings", low=0.0)
     server_momentum: float = hyper(0.9, "momentum of the server's steps", low=0.0, high=0.999)

@@ -1,4 +1,4 @@
-"""pFedLA: for each client a small hypernetwork on the server learns how to mix everybody's models, layer by layer.
+"""pFedLA: for each client a small hypernetwork on the server learns how to mix all clients' models, layer by layer.
 
 Ma, Zhang, Guo, Xu. Layer-wised Model Aggregation for Personalized Federated Learning. CVPR 2022, arXiv 2205.03993.
 

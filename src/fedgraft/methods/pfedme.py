@@ -16,7 +16,7 @@ Round: client i starts with theta = w_i = w and repeats R times, with a new batc
 keeps theta_i = theta and uploads w_i. The server: w <- (1 - beta) w + beta mean_i w_i.
 
 Readings
-- In the paper every client computes in every round and some of them upload; here a client computes when it is picked,
+- In the paper every client computes in every round and some of them upload; here a client computes when it is selected,
   as in every other method, and otherwise keeps its last theta_i.
 - The mean: the paper averages uniformly, the authors' code by samples. We do as the code, like FedAvg;
   ``weighting="uniform"`` is the paper's.
@@ -24,15 +24,15 @@ Readings
 - Step sizes: a local round moves w_i by about eta times a gradient, for lam (theta - w_i) is one once theta has
   settled, and there is no momentum. Unless given, eta is as far as the run's SGD goes for a gradient with its momentum,
   lr / (1 - momentum), but at most 3/4 of the way to theta (0.75 / lam; with all of it theta and w_i would be the same).
-  The authors' 0.005 to 0.01 are slow for a short run beside methods with momentum: with lr 0.01 and momentum 0.9 the
+  The authors' 0.005 to 0.01 are slow for a short run next to methods with momentum: with lr 0.01 and momentum 0.9 the
   client mean is 66.5 % for eta = 0.01, 98.2 for 0.05, 98.6 for 1 / lam and 97.7 for local training on digits (30
   rounds), and 57.5, 88.3, 88.0 and 91.6 on a tenth of Fashion-MNIST (10 rounds). eta_p has a value of its own, one of
   the authors' for a deep network. Both follow the run's ``schedule``.
 - The tested model: the authors' code overwrites theta with w_i before it tests, and libraries that took it over test
   the global model. We test a copy of theta_i, which needs no download, so that both points agree. ``tested="global"``
-  tests w at ``received``, the paper's other number; ``tested="solved"`` tests there a theta solved anew around the
+  tests w at ``received``, the paper's other number; ``tested="solved"`` tests there a theta solved again around the
   newest w, by the same R times K steps.
-- The steps on theta are plain: the run's momentum does not enter. Its weight decay does, in the place of a decay of
+- The steps on theta are plain: the run's momentum does not enter. Its weight decay does, in place of a decay of
   0.001 which the authors' code has and the paper has not.
 - BatchNorm statistics are those that theta gathers, and go from theta to w_i to w as the weights do, but never
   further than their target, for a variance must not become negative.
@@ -60,14 +60,14 @@ class PFedMe(FedAvg):
     """Personal models on springs around a common one."""
 
     name = "pfedme"
-    family = "a global model and a personal twin"
+    family = "a global model and a personal model"
     citation = "Dinh, Tran, Nguyen, NeurIPS 2020, arXiv 2006.08848"
-    idea = "a personal model near the global one, which moves towards where the personal models settle"
-    sends = "down: the global model; up: the client's moved copy of it"
+    idea = "a personal model near the global one, which moves towards the personal models"
+    sends = "down: the global model; up: the client's updated copy of it"
     headline = "trained"
     newcomers = "train"
 
-    lam: float = hyper(15.0, "strength of the spring between theta and w_i", low=0.0)
+    lam: float = hyper(15.0, "strength of the proximal term between theta and w_i", low=0.0)
     K: int = hyper(5, "steps on theta for each batch", low=1)
     R: int = hyper(20, "local rounds, one batch each; 0: the batches of the run's epochs", low=0)
     eta: float | None = hyper(

@@ -1,4 +1,4 @@
-"""SCAFFOLD: FedAvg whose local steps are corrected by how the client's gradient differs from everybody's.
+"""SCAFFOLD: FedAvg whose local steps are corrected by how the client's gradient differs from the mean of all clients.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
 ICML 2020, arXiv 1910.06378.
@@ -20,15 +20,15 @@ The correction is the gradient of a linear term, <c - c_i, y>, in the local obje
 
 Readings
 - Plain SGD: option II is the mean gradient only without momentum and clipping, so both are off here, whatever the run
-  says, and SCAFFOLD's steps are shorter than those of its neighbours in a run with momentum; ``eta_l`` sets a rate of
-  its own. On digits (30 rounds, lr 0.01, momentum 0.9) FedAvg's global model has a client mean of 77.7 %, SCAFFOLD's
+  says, and SCAFFOLD's steps are shorter than those of the other methods in a run with momentum; ``eta_l`` sets a rate
+  of its own. On digits (30 rounds, lr 0.01, momentum 0.9) FedAvg's global model has a client mean of 77.7 %, SCAFFOLD's
   29.8 at the run's rate, 79.1 with eta_l = 0.03 and 89.5 with 0.1; but in a run with lr 0.05, eta_l = 0.15 is too much
   and learns nothing. Weight decay stays: it is the gradient of a term that belongs to the objective.
 - K is what a client's data give in the run's epochs, and so differs between clients, where the paper has one K for all.
-  c_i is a mean over the client's own K steps; but a client with more data goes further, and since all count alike, the
-  global model follows the large clients.
-- Mean: all clients alike, as in the paper, and not by samples.
-- The control variates cover trained parameters. BatchNorm statistics travel with y_i - x and are averaged without
+  c_i is a mean over the client's own K steps; but a client with more data goes further, and since all count equally,
+  the global model follows the large clients.
+- Mean: all clients equally, as in the paper, and not by samples.
+- The control variates cover trained parameters. BatchNorm statistics are sent with y_i - x and are averaged without
   eta_g, which could make a variance negative.
 - Option I takes the gradient of all samples at x without augmentation, in evaluation mode.
 - A client that took no step keeps its c_i.
@@ -54,14 +54,14 @@ class SCAFFOLD(Method):
     """FedAvg with control variates against drift."""
 
     name = "scaffold"
-    family = "one model for all, and what to make of it"
+    family = "one global model, fine-tuning, and training alone"
     citation = "Karimireddy et al., ICML 2020, arXiv 1910.06378"
     idea = "one global model; control variates take the clients' drift out of their local steps"
     sends = "down: the global model and control variate; up: the changes of both"
     averages = "the changes of model and control variate"
 
-    eta_g: float = hyper(1.0, "server rate", above=0.0)
-    eta_l: float | None = hyper(None, "local rate; none is the run's", above=0.0)
+    eta_g: float = hyper(1.0, "learning rate of the server", above=0.0)
+    eta_l: float | None = hyper(None, "local learning rate; none is the run's", above=0.0)
     option: Literal["I", "II"] = hyper(
         "II", "the client's control variate: its gradient at the received model, or of its steps", choices=("I", "II")
     )
