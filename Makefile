@@ -17,7 +17,8 @@ deploy-demo: $(VENV)/installed-flower
 # what tests write lies in memory, where there is room: a run forces its files to the disk, and thousands of tests would wait for that
 ROOM := $(shell awk '$$2 == "/dev/shm" && $$4 !~ /noexec/' /proc/mounts 2> /dev/null | grep -q . && \
 	test $$(df -kP /dev/shm | awk 'NR == 2 {print $$4}') -gt 4000000 && echo TMPDIR=/dev/shm)
-AT_ONCE ?= 2
+# more processes than cores: many tests wait for others, or for a clock
+AT_ONCE ?= 3
 PYTEST := $(ROOM) $(BIN)/python -m pytest -n $(AT_ONCE) --dist loadgroup
 
 # WHICH takes in others: 'not long' has the slow ones in the same session, as before anything lands

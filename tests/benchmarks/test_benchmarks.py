@@ -85,6 +85,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {part: {**about, "result": result} for part, result in results.items()}
 
 
+@pytest.mark.slow
 def test_every_part_gives_its_figures(figures: dict[str, Any]) -> None:
     json.dumps(figures)
     row = figures["engine"]["result"]["efficiency"][0]
@@ -99,6 +100,7 @@ def test_every_part_gives_its_figures(figures: dict[str, Any]) -> None:
     assert [row["method"] for row in figures["server"]["result"]["steps"]] == [name for name, *_ in server.STEPS]
 
 
+@pytest.mark.slow
 def test_a_contestant_does_the_steps_of_the_work_and_ours_is_the_measure(figures: dict[str, Any]) -> None:
     rows = figures["peers"]["result"]["silos"]["contestants"]
     # 4 clients of 100 samples: 7 batches of 16, twice
@@ -107,6 +109,7 @@ def test_a_contestant_does_the_steps_of_the_work_and_ours_is_the_measure(figures
     assert [len(row["each_seconds"]) for row in rows] == [2]
 
 
+@pytest.mark.slow
 def test_the_page_tells_the_figures(figures: dict[str, Any]) -> None:
     text = page.render(figures)
     row = figures["engine"]["result"]["efficiency"][0]
@@ -118,6 +121,7 @@ def test_the_page_tells_the_figures(figures: dict[str, Any]) -> None:
     assert "Growth" not in page.render({"engine": figures["engine"]}), "what was not measured is not told"
 
 
+@pytest.mark.slow
 def test_a_crowd_is_simulated_from_mapped_pictures(tmp_path: Path, figures: dict[str, Any]) -> None:
     """Twelve thousand clients, two thousandths of them for two rounds, and the page has a line for it."""
     million.pictures(tmp_path, 12_000)
@@ -136,6 +140,7 @@ def test_the_page_can_be_made_again_of_the_figures_that_are_kept() -> None:
     assert page.render(json.loads((docs / "benchmarks.json").read_text())) == (docs / "benchmarks.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_says_where_a_bar_is_missed(figures: dict[str, Any]) -> None:
     for value, word in ((0.89, "**missed**"), (0.91, "met")):
         row = {**figures["engine"]["result"]["efficiency"][0], "efficiency": value}

@@ -124,6 +124,24 @@ def test_products_of_vectors_with_the_bank_are_rows() -> None:
     assert bank.mean(models, torch.tensor([1, 0, 3])).tolist() == pytest.approx([4, 5])
 
 
+def test_a_product_in_blocks_of_rows_is_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = torch.Generator().manual_seed(0)
+    rows, models = torch.randn(11, 5, generator=random), torch.randn(5, 70, generator=random)
+    whole, products = bank.mix(rows, models), bank.inner(models.T.contiguous(), rows)
+    monkeypatch.setattr(bank, "ROWS", 3)
+    torch.testing.assert_close(bank.mix(rows, models), whole)
+    torch.testing.assert_close(bank.inner(models.T.contiguous(), rows), products)
+    assert torch.equal(bank.mix(rows, models)[9:], rows[9:] @ models)
+
+
+@pytest.mark.parametrize(("rows", "makers"), [(1000, 3), (1025, 2), (300, 4), (256, 2)])
+def test_the_rows_of_a_product_are_parted_in_whole_blocks(rows: int, makers: int) -> None:
+    parts = bank.shares(rows, makers)
+    assert [row for part in parts for row in range(rows)[part]] == list(range(rows))
+    assert all(part.start % bank.ROWS == 0 for part in parts if part.start < rows)
+    assert len(parts) == makers
+
+
 def test_a_mean_in_blocks_is_the_mean() -> None:
     rows = torch.randn(7, 2 * bank.BLOCK + 3, generator=torch.Generator().manual_seed(0))
     weights = torch.arange(1, 8)

@@ -30,7 +30,16 @@ from world import datasets, furnish, names
 from website.blocks import Block, blocks, inline, pages
 from website.pages import ROOT
 
-SMALL = {"rounds": 2, "seeds": 1, "workers": 1, "budget": 4, "parallel": 1, "evaluate_every": 2, "shadows": 4}
+SMALL = {
+    "rounds": 2,
+    "seeds": 1,
+    "workers": 1,
+    "budget": 4,
+    "tune": 3,
+    "parallel": 1,
+    "evaluate_every": 2,
+    "shadows": 4,
+}
 SECONDS = 900.0
 """For one command on a machine that is busy with other things; an idle one needs seconds."""
 FEW = ("fedper", "ditto")

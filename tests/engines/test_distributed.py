@@ -1,6 +1,7 @@
 """One run on several processes: the bits of one, started by torchrun."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
-from fedgraft.core import inbox
+from fedgraft.core import bank, inbox
 from fedgraft.methods import METHODS
 from fedgraft.runs.run import resume, run
 
@@ -21,17 +22,21 @@ SETTINGS: dict[str, Any] = {
     "batch_size": 64, "participation": "0.8", "checkpoint_every": 1, "workers": 1, "seed": 3,
 }  # fmt: skip
 SCRIPT = """
+import os
 import sys
 from pathlib import Path
 import fedgraft as fg
-from fedgraft.core import inbox
+from fedgraft.core import bank, inbox
 settings, names, out = eval(sys.argv[1]), sys.argv[2].split(), Path(sys.argv[3])
-inbox.BLOCK = int(sys.argv[4])
+inbox.BLOCK, bank.ROWS = map(int, sys.argv[4:])
+made, in_blocks = [], bank.in_blocks
+bank.in_blocks = lambda rows, *rest, **how: made.append(len(rows)) or in_blocks(rows, *rest, **how)
 for name in names:
     try:
         fg.run(name, engine="distributed", out=out / name, progress=False, **settings)
     except SystemExit as left:  # what ends the other ranks; here they serve the next run
         assert left.code == 0
+print("rank", os.environ["RANK"], "made products of", sum(made), "rows")
 """
 RAISING = """
 from fedgraft.methods.fedavg import FedAvg
@@ -75,15 +80,16 @@ class Killed(FedAvg):
 """
 
 
-def same_bits(ranks: int, names: list[str], place: Path) -> None:
+def same_bits(ranks: int, names: list[str], place: Path) -> "subprocess.CompletedProcess[str]":
     (place / "ranks.py").write_text(SCRIPT)
-    words = ["ranks.py", repr(SETTINGS), " ".join(names), "distributed", str(inbox.BLOCK)]
+    words = ["ranks.py", repr(SETTINGS), " ".join(names), "distributed", str(inbox.BLOCK), str(bank.ROWS)]
     done = torchrun(ranks, *words, cwd=place)
     assert done.returncode == 0, done.stderr[-2000:]
     for name in names:
         if not (place / "local" / name).exists():
             run(name, out=place / "local" / name, progress=False, **SETTINGS)
         assert final(place / "distributed" / name) == final(place / "local" / name), name
+    return done
 
 
 @pytest.mark.slow
@@ -105,7 +111,7 @@ def test_means_in_several_blocks_have_the_same_bits_on_ranks(tmp_path: Path, mon
     own = f"{tmp_path / 'mine.py'}:Diverging"
     monkeypatch.setattr(inbox, "BLOCK", 2)
     (tmp_path / "ranks.py").write_text(SCRIPT.replace("out / name", "out / name.rpartition(':')[2]"))
-    words = ["ranks.py", repr(SETTINGS), f"fedavg scaffold dbe {own}", "distributed", "2"]
+    words = ["ranks.py", repr(SETTINGS), f"fedavg scaffold dbe {own}", "distributed", "2", "256"]
     done = torchrun(2, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     for name in ("fedavg", "scaffold", "dbe", own):
@@ -117,12 +123,24 @@ def test_means_in_several_blocks_have_the_same_bits_on_ranks(tmp_path: Path, mon
 
 
 @pytest.mark.slow
+def test_products_in_several_blocks_are_made_by_all_ranks_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five models are mixed by blocks of one client: more blocks than ranks, and not as many on each."""
+    monkeypatch.setattr(bank, "ROWS", 1)
+    done = same_bits(3, ["fedapa", "fedamp", "heurfedamp", "fedgpa", "fedpac"], tmp_path)
+    made = [int(rows) for rows in re.findall(r"made products of (\d+) rows", done.stdout)]
+    assert len(made) == 3
+    assert min(made) > 0
+
+
+@pytest.mark.slow
 def test_a_run_of_which_a_rank_was_killed_ends_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(KILLED)
     settings = SETTINGS | {"participation": "1"}
     (tmp_path / "ranks.py").write_text(SCRIPT.replace("out / name", "out / 'killed'"))
     own = f"{tmp_path / 'mine.py'}:Killed"
-    done = torchrun(2, "ranks.py", repr(settings), own, "distributed", "1024", cwd=tmp_path)
+    done = torchrun(2, "ranks.py", repr(settings), own, "distributed", "1024", "256", cwd=tmp_path)
     assert done.returncode != 0
     begun = tmp_path / "distributed" / "killed"
     assert not (begun / "result.json").exists()

@@ -57,7 +57,7 @@ def by_itself(folder: Path, samples: torch.Tensor, tmp_path: Path) -> torch.Tens
     return answers
 
 
-@pytest.mark.parametrize("method", ["dbe", "fedproto"])
+@pytest.mark.parametrize("method", ["dbe", pytest.param("fedproto", marks=pytest.mark.slow)])
 def test_an_exported_model_answers_without_fedgraft(method: str, tmp_path: Path) -> None:
     settings = {**QUICK, "model": "auto", "clients": 4}
     run = fg.run(method, dataset="digits", out=tmp_path / "run", **settings)

@@ -62,7 +62,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
 
 def everything(method: Method, fed: Federation, **settings: Any) -> dict[str, Tensor]:
     """All that a run of three rounds leaves: server, clients, losses at both points."""
-    spec = (fleet if method.name in FLEETS else specification)(fed, rounds=3, **settings)
+    spec = (fleet if method.name in FLEETS else specification)(fed, rounds=3, **{"batch_size": 8} | settings)
     done, server, engine = simulate(method, fed, spec, share=0.75, evaluate_every=3)
     left = {f"server/{name}": value for name, value in server.items()}
     for client, state in engine.states.items():

@@ -316,7 +316,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "whole"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+STOPS = [
+    (signal.SIGKILL, -9),
+    pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+    pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("number", "code"), STOPS)
 def test_a_stopped_program_goes_on_where_it_was(whole: Path, tmp_path: Path, number: int, code: int) -> None:
     running = Program(*COMMAND, "--out", "torn", cwd=tmp_path)
     wait_for(tmp_path / "torn" / "checkpoints" / "round-000002", running)

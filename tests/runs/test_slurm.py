@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -172,16 +172,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
                 process.terminate()
             for process in reversed(started):
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(20)
+                    process.wait(5)
                 process.kill()
                 process.wait()
 
 
-def within(seconds: float, happened: Any) -> None:
+def within(seconds: float, happened: Callable[[], Any]) -> Any:
+    """Wait until something has happened, and return it."""
     end = time.monotonic() + seconds
-    while not happened():
+    while not (what := happened()):
         assert time.monotonic() < end, f"not within {seconds} seconds"
         time.sleep(0.5)
+    return what
 
 
 def said(*words: str) -> str:
@@ -210,6 +212,16 @@ def at_work(out: Path) -> dict[str, int]:
     return {run: int(holder.split()[1]) for run, holder in found.items() if holder}
 
 
+def kill_one(out: Path) -> str:
+    """Kill a process that is at work, and return which run it had; nobody, if the first ended in the meantime."""
+    killed, process = next(iter(at_work(out).items()))
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return ""
+    return killed
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("slurm")
 @pytest.mark.usefixtures("cluster")
@@ -228,8 +240,7 @@ def test_an_array_of_eight_runs_survives_preemption_and_a_kill(tmp_path: Path) -
     urgent = said("sbatch", "--parsable", "--partition=urgent", "--nodes=1", "--output=/dev/null", "--wrap", "sleep 3")
     within(60, lambda: said("squeue", "--noheader", "--format=%T", f"--jobs={urgent}") in ("RUNNING", "COMPLETING", ""))
     within(60, lambda: len(at_work(out)) >= 2)
-    killed, process = next(iter(at_work(out).items()))
-    os.kill(process, signal.SIGKILL)
+    killed = within(60, lambda: kill_one(out))
 
     agenda = Agenda.read(out)
     within(300, lambda: not agenda.left())

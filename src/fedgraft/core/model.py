@@ -341,8 +341,7 @@ class Architecture:
 
     def insist_on_batches(self, size: int) -> None:
         """Refuse batches of one sample for a module that cannot train on one: BatchNorm has no spread to go by."""
-        model = self.model()
-        if size > 1 or not model.normalises_batches:
+        if size > 1 or not (model := self.model()).normalises_batches:
             return
         try:
             with untouched():

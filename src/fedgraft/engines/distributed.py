@@ -7,19 +7,26 @@ the number of ranks is its own: it keeps their states and does their work, as th
 goes out in one scatter and comes back in one gather, so that the server has the replies that it has on one machine, and
 the bits are the same at any number of ranks. Messages and replies are in the processor's memory on both ends and travel
 by gloo, wherever a rank trains (`--device cuda`: each on its share of its machine's devices).
+
+A server that mixes the models of very many clients has its matrix products made by all ranks, which are idle while it
+works: each makes the rows of some clients, in the blocks in which one process makes them. The models are sent to the
+others for that, once for as long as they stay the same.
 """
 
 import atexit
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from fedgraft.base.errors import UserError
+from fedgraft.core import bank
 from fedgraft.core.client import ClientId
 from fedgraft.core.evaluation import Scores
 from fedgraft.core.exchange import Failure, Outcome
@@ -30,6 +37,15 @@ from fedgraft.engines.local import LocalEngine
 
 PATIENCE = timedelta(days=1)
 """How long a rank waits for the others; one that dies is noticed at once."""
+
+
+class Form(NamedTuple):
+    """What a rank has to know of a product: how wide its rows are, and of what shape a bank is that it has not got."""
+
+    width: int
+    models: tuple[int, ...] | None
+    dtype: torch.dtype
+    transposed: bool
 
 
 @dataclass(eq=False)
@@ -43,7 +59,16 @@ class DistributedEngine(LocalEngine):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.workers = max(1, self.workers // _ranks_here())
         self.device = ",".join(devices.share(devices.listed(self.device), _local_rank(), _ranks_here()))
+        self._models = torch.empty(0)
+        """The bank that all ranks have at the moment, for products."""
+        self._version = 0
+        self._lent = ExitStack()
         super().__post_init__()
+
+    def __enter__(self) -> Self:
+        if self.rank == 0 and self.ranks > 1:
+            self._lent.enter_context(bank.made_by(self))
+        return super().__enter__()
 
     @staticmethod
     def follows() -> bool:
@@ -53,7 +78,11 @@ class DistributedEngine(LocalEngine):
     def serve(self) -> None:
         """Do what the first rank asks for, until it closes."""
         while (asked := self._scattered(None)) is not None:
-            self._gathered(self._answer(*asked))
+            verb, arguments = asked
+            if verb == "product":
+                self._make(*arguments)
+            else:
+                self._gathered(self._answer(verb, arguments))
         super().close()
 
     def train(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Outcome | Failure]:
@@ -82,8 +111,36 @@ class DistributedEngine(LocalEngine):
 
     def close(self) -> None:
         """Let the other ranks go."""
+        self._lent.close()
         self._scattered([None] * self.ranks)
         super().close()
+
+    def product(self, rows: Tensor, models: Tensor, *, transposed: bool) -> Tensor:
+        """Have every rank make some rows of a product with the bank, which goes to all of them if it is a new one."""
+        new = models is not self._models or models._version != self._version
+        self._models, self._version = models, models._version
+        parts, rows = bank.shares(len(rows), self.ranks), rows.contiguous()
+        form = Form(rows.shape[1], tuple(models.shape) if new else None, models.dtype, transposed)
+        self._scattered([("product", (part.stop - part.start, form)) for part in parts])
+        if new:
+            dist.broadcast(models.contiguous(), src=0)
+        for rank, part in enumerate(parts[1:], start=1):
+            dist.send(rows[part], dst=rank)
+        made = rows.new_empty(len(rows), models.shape[0 if transposed else 1])
+        bank.in_blocks(rows[parts[0]], models, made[parts[0]], transposed=transposed)
+        for rank, part in enumerate(parts[1:], start=1):
+            dist.recv(made[part], src=rank)
+        return made
+
+    def _make(self, count: int, form: Form) -> None:
+        """Make some rows of a product with the bank that all ranks have, or get now."""
+        if form.models is not None:
+            self._models = torch.empty(form.models, dtype=form.dtype)
+            dist.broadcast(self._models, src=0)
+        rows = torch.empty(count, form.width, dtype=form.dtype)
+        dist.recv(rows, src=0)
+        made = rows.new_empty(count, self._models.shape[0 if form.transposed else 1])
+        dist.send(bank.in_blocks(rows, self._models, made, transposed=form.transposed), dst=0)
 
     def _shares(self, of: Mapping[ClientId, Any]) -> list[dict[ClientId, Any]]:
         """What concerns the clients of each rank."""
@@ -107,7 +164,8 @@ class DistributedEngine(LocalEngine):
     def _answer(self, verb: str, arguments: tuple[Any, ...]) -> Any:
         """Do what was asked with the clients of this rank; what goes wrong is told, for the first rank to raise."""
         try:
-            answer = getattr(super(), verb)(*arguments)
+            with bank.made_by(None):  # a client's products are its own
+                answer = getattr(super(), verb)(*arguments)
             return dict(answer) if isinstance(answer, Mapping) else answer
         except Exception as error:
             return error

@@ -32,6 +32,9 @@ from fedgraft.runs import directory
 from fedgraft.runs.config import CLIENTS, MACHINE, READING, SCHEME, RunConfig
 
 Model = nn.Module | Callable[[], nn.Module]
+KEPT = 32
+"""Architectures of ours that a process remembers: a comparison plans many runs of one, a site one for each message."""
+_known: dict[Any, Architecture] = {}
 
 
 class Population(Protocol):
@@ -231,7 +234,14 @@ def _named_architecture(name: str, fed: Population, example: torch.Tensor, confi
     build = models.builder(name, fed.input_shape, fed.task.outputs)
     if not models.is_shipped(name):
         return _own_architecture(build, example, config, name)
-    return _architecture(build, example, config, config.head or "head", name)
+    bits = (example.shape, example.dtype, example.contiguous().numpy().tobytes())
+    chosen = (config.head, kernels.describe(config.kernels), devices.on_processor(config.device))
+    key = (name, fed.task.outputs, chosen, bits)
+    if key not in _known:
+        while len(_known) >= KEPT:
+            _known.popitem()
+        _known[key] = _architecture(build, example, config, config.head or "head", name)
+    return _known[key]
 
 
 def _own_architecture(

@@ -357,7 +357,7 @@ LIES = {
 
 
 @pytest.mark.parametrize(("lie", "reason"), LIES.items())
-@pytest.mark.parametrize("number", [0, ROUNDS - 1])
+@pytest.mark.parametrize("number", [0, pytest.param(ROUNDS - 1, marks=pytest.mark.slow)])
 def test_figures_that_were_not_agreed_are_refused_and_the_result_is_written(
     lie: Callable[[dict[str, Any]], None],
     reason: str,
