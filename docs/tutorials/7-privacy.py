@@ -25,7 +25,7 @@ setting = {
 private = fg.run("fedper", epsilon=4, delta=1e-5, out="private", **setting)
 plain = fg.run("fedper", out="plain", **setting)
 for name, run in (("epsilon 4", private), ("no privacy", plain)):
-    print(f"{name}: mean accuracy {run.value:.3f}")
+    print(f"{name}: pooled accuracy {run.value:.3f}")
 
 # %% [markdown]
 # How much accuracy it costs depends mostly on the number of samples at a client: noise is added to the sum of the samples'
@@ -67,7 +67,7 @@ except fg.UserError as error:
 
 # %%
 secure = fg.run("fedper", stages=["secure"], out="secure", **setting)
-print(f"mean accuracy {secure.value:.3f}, without the stage {plain.value:.3f}")
+print(f"pooled accuracy {secure.value:.3f}, without the stage {plain.value:.3f}")
 
 # %% [markdown]
 # What exactly is guaranteed, what is not, and what was measured: [differential privacy](../privacy.md) and

@@ -91,7 +91,7 @@ def nameable(value: Path | list[Path] | None) -> Path | list[Path] | None:
     return value
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print the facts for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="A hyper-parameter of the method, as name=value.", metavar="NAME=VALUE"),
@@ -103,15 +103,20 @@ ConfigFile = Annotated[
 Point = Annotated[
     At,
     typer.Option(
-        "--point", click_type=click.Choice(AT), help="Where methods are compared; own: each where its paper measures."
+        "--point",
+        click_type=click.Choice(AT),
+        help="Which models are compared: trained, received from the server, or own, as in each method's paper.",
     ),
 ]
 Metric = Annotated[
-    str | None, typer.Option("--metric", help="By what methods are compared, such as auc (default: what led the run).")
+    str | None,
+    typer.Option(
+        "--metric", help="The metric for the comparison, such as auc (default: the leading metric of the run)."
+    ),
 ]
 Report = Annotated[bool, typer.Option("--report", help="Also write report.html into the directory.")]
 Track = Annotated[
-    list[str] | None, typer.Option("--track", help="Also tell tensorboard or mlflow how it goes.", metavar="TRACKER")
+    list[str] | None, typer.Option("--track", help="Also log to tensorboard or mlflow.", metavar="TRACKER")
 ]
 
 
@@ -121,21 +126,21 @@ Workers = Annotated[
 Parallel = Annotated[
     str,
     typer.Option(
-        "--parallel", help="Runs done at once on this machine; auto: as many as are faster, which is measured.",
+        "--parallel", help="Runs at the same time on this machine; auto: as many as are fastest, which is measured.",
         metavar="N|auto",
     ),
 ]  # fmt: skip
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Compute runs also where they were computed before (docs/clusters.md).")
+    bool, typer.Option("--fresh", help="Compute all runs, also those that were computed before (docs/clusters.md).")
 ]
 Slurm = Annotated[
     str | None,
     typer.Option(
-        "--slurm", help="Hand the runs in as an array of Slurm jobs, such as partition=gpu,time=4:00:00,cpus=8.",
+        "--slurm", help="Submit the runs as an array of Slurm jobs, such as partition=gpu,time=4:00:00,cpus=8.",
         metavar="OPTIONS",
     ),
 ]  # fmt: skip
-DryRun = Annotated[bool, typer.Option("--dry-run", help="With --slurm: print what would be handed in, write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --slurm: print what would be submitted, write nothing.")]
 
 
 class MethodCommand(TyperCommand):

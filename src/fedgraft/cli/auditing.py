@@ -14,10 +14,13 @@ from fedgraft.flags import Json, nameable
 @app.command()
 def audit(
     directory: Annotated[
-        Path, typer.Argument(help="Directory of a finished run, also one of a comparison.", callback=nameable)
+        Path, typer.Argument(help="Directory of a finished run (a comparison has one for each run).", callback=nameable)
     ],
     shadows: Annotated[
-        int, typer.Option(help="Runs on other samples that the attacker learns from; each takes as long as the run.")
+        int,
+        typer.Option(
+            help="Shadow runs on other samples, from which the attacker learns; each takes as long as the run."
+        ),
     ] = 16,
     workers: Annotated[int, typer.Option(help="Worker processes.", min=1)] = 1,
     as_json: Json = False,

@@ -14,14 +14,14 @@ from fedgraft.cli.app import app as program
 from fedgraft.flags import Json, Workers, nameable
 
 app = typer.Typer(
-    name="board", help="Put methods under one protocol: tuned with equal budgets, measured on the same draws.",
+    name="board", help="Compare all methods under one protocol: same number of tuning trials, same seeds.",
     no_args_is_help=True,
 )  # fmt: skip
 program.add_typer(app)
 
 Settings = Annotated[list[str] | None, typer.Argument(help="Settings of the protocol (default: all, in its order).")]
 Out = Annotated[
-    Path, typer.Option("--out", help="The board's directory; an interrupted one goes on.", callback=nameable)
+    Path, typer.Option("--out", help="The board's directory; an interrupted board is continued.", callback=nameable)
 ]
 ProtocolFile = Annotated[
     Path | None, typer.Option("--protocol", help="A protocol of your own (docs/board.md).", callback=nameable)
@@ -44,7 +44,7 @@ def run(
     protocol: ProtocolFile = None,
     beside: Annotated[
         Path | None,
-        typer.Option("--beside", help="Leave out methods that are done in these results.", callback=nameable),
+        typer.Option("--beside", help="Leave out methods that these results already have.", callback=nameable),
     ] = None,
     workers: Workers = None,
     retry: Retry = False,
@@ -66,7 +66,7 @@ def add(
     retry: Retry = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress of single runs.")] = False,
 ) -> None:
-    """Put a method on the board by the same protocol, beside local, fedavg and fedavg-ft."""
+    """Measure a method of your own by the same protocol, next to local, fedavg and fedavg-ft."""
     from fedgraft.board.contest import REFERENCES
 
     references = () if beside is not None else REFERENCES
@@ -84,7 +84,7 @@ def show(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what is there: figures, differences to local and to fedavg-ft, ranks."""
+    """Show the results so far: figures, differences to local and to fedavg-ft, ranks."""
     from fedgraft.board.record import read_all
 
     found = read_all(directory)

@@ -17,9 +17,10 @@ DataDir = Annotated[str | None, typer.Option("--data-dir", help="Folder with <na
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method, for all about it.")] = None, as_json: Json = False
+    name: Annotated[str | None, typer.Argument(help="A method, to show everything about it.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """List the methods, or tell all about one."""
+    """List the methods, or show everything about one."""
     from rich.markup import escape
 
     from fedgraft.base.errors import unknown
@@ -35,7 +36,7 @@ def methods(
     console = characters.console(stderr=False)
     if name is None:
         console.print(facts_table(facts, {"name": "method", "idea": "idea", "citation": "citation"}))
-        console.print("`fedgraft methods NAME` tells all about one.", highlight=False)
+        console.print("`fedgraft methods NAME` shows everything about one.", highlight=False)
         return
     this = facts[0]
     mark = "  (a reconstruction: our reading, the full paper was not available)" if this["reconstruction"] else ""
@@ -88,7 +89,7 @@ def _inspect(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Show what lies at sites before anything is trained: sites, columns, classes, and what looks suspicious."""
+    """Show the sites' data before training: sites, columns, classes, and what looks suspicious."""
     full = configure({"dataset": path, **settings})
     with characters.telling() as say:
         from fedgraft.data.federation import source_of
@@ -115,14 +116,14 @@ def partition(
     scheme: Annotated[str, typer.Argument(help="How to split, such as dirichlet:0.1.")] = "dirichlet:0.1",
     dataset: Annotated[str, typer.Option(help="Name of a dataset or an .npz file.")] = "digits",
     clients: Annotated[int, typer.Option(help="Number of clients.", min=1)] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the partition.", min=0)] = 0,
     save: Annotated[Path | None, typer.Option(help="Write the partition to this file.")] = None,
     load: Annotated[Path | None, typer.Option(help="Show a saved partition instead of drawing one.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the schemes.")] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Draw a partition and show who holds which classes."""
+    """Make a partition and show who holds which classes."""
     import numpy as np
     from rich.markup import escape
 

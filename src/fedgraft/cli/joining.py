@@ -16,15 +16,15 @@ from fedgraft.flags import Json, free, nameable
 @app.command()
 def join(
     directory: Annotated[
-        Path, typer.Argument(help="Directory of a finished run, also one of a comparison.", callback=nameable)
+        Path, typer.Argument(help="Directory of a finished run (a comparison has one for each run).", callback=nameable)
     ],
     data: Annotated[
         Path,
         typer.Option(help="The site's own data: a table, an .npz file, a text, folders of images.", callback=nameable),
     ],
-    name: Annotated[str | None, typer.Option(help="What the site is called (default: the file's name).")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of the site (default: the file's name).")] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Rounds of the site with the federation as it is (default: the run's).", min=1)
+        int | None, typer.Option(help="Rounds of the site with the frozen federation (default: the run's).", min=1)
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Epochs in each of them (default: the run's).")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate (default: the run's).")] = None,

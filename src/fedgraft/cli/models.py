@@ -35,7 +35,7 @@ def export(
     directory: Annotated[
         Path,
         typer.Argument(
-            help="Directory of a finished run, also one of a comparison, or of a site that joined.", callback=nameable
+            help="Directory of a finished run (also within a comparison), or of a site that joined.", callback=nameable
         ),
     ],
     client: Client = None,
@@ -71,7 +71,7 @@ def predict(
         Path | None, typer.Option(help="Write the answers here (default: print).", callback=nameable)
     ] = None,
 ) -> None:
-    """Ask a client's own model about new samples; answers are CSV."""
+    """Predict new samples with a client's own model; the answers are CSV."""
     from fedgraft.exports import asking
 
     text = asking.predict(asking.model_of(source, client, point), data)
@@ -97,12 +97,10 @@ def evaluate(
     ],
     client: Client = None,
     point: At_ = None,
-    metrics: Annotated[
-        list[str] | None, typer.Option("--metrics", help="By what to judge (default: what judged the run).")
-    ] = None,
+    metrics: Annotated[list[str] | None, typer.Option("--metrics", help="Metrics (default: those of the run).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Judge a client's own model on new samples whose targets are known."""
+    """Test a client's own model on new samples whose targets are known."""
     from fedgraft.exports import asking
 
     found = asking.evaluate(asking.model_of(source, client, point), data, metrics or ())

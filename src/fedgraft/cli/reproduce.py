@@ -24,7 +24,8 @@ def reproduce(
         typer.Option("--cell", help="ROW/COLUMN of a table, such as fedapa/cifar10 or 'fedapa/*' (may be repeated)."),
     ] = None,
     draws: Annotated[
-        int | None, typer.Option(help="How many draws, each a seed (default: as many as the paper).", min=1)
+        int | None,
+        typer.Option(help="How many draws: runs with different seeds (default: as many as the paper).", min=1),
     ] = None,
     scale: Annotated[
         str | None,
@@ -39,26 +40,26 @@ def reproduce(
     taken: Annotated[
         list[Path] | None,
         typer.Option(
-            "--from", help="Take in finished runs, or files of measurements, from this folder too.", callback=nameable
+            "--from", help="Also use finished runs, or files of measurements, from this folder.", callback=nameable
         ),
     ] = None,
     alone: Annotated[
-        bool, typer.Option("--local/--no-local", help="Also run Local, which says how hard a draw is.")
+        bool, typer.Option("--local/--no-local", help="Also run Local, which shows how hard each seed's partition is.")
     ] = (True),
-    show: Annotated[bool, typer.Option("--show", help="Run nothing: print what is there.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: print the results so far.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Run nothing: print the commands that are left.")] = False,
     plot: Annotated[
-        bool, typer.Option("--plot", help="Draw the figure, in the paper's form, from what is there.")
+        bool, typer.Option("--plot", help="Plot the figure, in the paper's form, from the results so far.")
     ] = False,
     workers: Annotated[str | None, typer.Option(help="Worker processes; the result does not depend on them.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List every table and figure of the four papers.")] = False,
     verify: Annotated[
         int | None,
-        typer.Option(help="Run so many measurements of --from again, chosen at random, and compare.", min=1),
+        typer.Option(help="Repeat this many measurements of --from, chosen at random, and compare.", min=1),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Repeat a table or a figure of the four papers, and print ours beside the published figures."""
+    """Reproduce a table or a figure of the four papers, and print ours next to the published figures."""
     from fedgraft.papers.tables import paper as find
     from fedgraft.papers.tables import papers
 

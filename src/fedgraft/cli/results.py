@@ -21,7 +21,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The HTML file to write (default: DIRECTORY/report.html).", callback=nameable)
     ] = None,
-    text: Annotated[bool, typer.Option("--text", help="Print pictures for a terminal instead.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print text charts for a terminal instead.")] = False,
     plots: Annotated[
         Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.", callback=nameable)
     ] = None,
@@ -53,7 +53,8 @@ def table(
         list[Path], typer.Argument(help="Directory of a comparison or of a run, or several.", callback=nameable)
     ],
     form: Annotated[
-        str, typer.Option("--format", click_type=click.Choice(("text", "md", "csv", "latex", "json")), help="As what.")
+        str,
+        typer.Option("--format", click_type=click.Choice(("text", "md", "csv", "latex", "json")), help="The format."),
     ] = "text",
     point: Point = AT[0],
     metric: Metric = None,
@@ -68,9 +69,7 @@ def table(
 
 @app.command()
 def watch(
-    directory: Annotated[
-        Path, typer.Argument(help="Directory of a run or of a comparison that is going on.", callback=nameable)
-    ],
+    directory: Annotated[Path, typer.Argument(help="Directory of a run or comparison in progress.", callback=nameable)],
 ) -> None:
     """Follow a run from another terminal, until it ends or Ctrl-C."""
     from fedgraft.report.watch import watch as follow

@@ -88,13 +88,13 @@ def compare(
     methods: Annotated[
         list[str] | None, typer.Argument(help="Methods, such as ditto or fedapa:mu=0.3; `all` means every one.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds (partitions, starts, batches).", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="How many seeds (partitions, initial weights, batches).", min=1)] = 3,
     config: ConfigFile = None,
     recipe: Recipe = None,
     out: Annotated[Path | None, typer.Option(help="Directory of the comparison.", callback=nameable)] = None,
     report: Report = False,
     by_client: Annotated[
-        bool, typer.Option("--by-client", help="Also say for each client in a sentence whether joining pays.")
+        bool, typer.Option("--by-client", help="Also print for each client whether joining pays.")
     ] = False,
     sweep: Annotated[
         list[str] | None,
@@ -107,7 +107,7 @@ def compare(
     tune: Annotated[
         int | None,
         typer.Option(
-            help="Tune every method first, each with so many trials, on validation data of a draw of its own "
+            help="Tune every method first, with this many trials each, on validation data of another seed "
             "(docs/clusters.md).",
             min=1,
             metavar="TRIALS",
@@ -115,7 +115,7 @@ def compare(
     ] = None,
     parallel: Parallel = "1",
     later: Annotated[
-        bool, typer.Option("--later", help="Write the runs down and stop; `fedgraft work` does them.")
+        bool, typer.Option("--later", help="Only write the list of runs; `fedgraft work` does them.")
     ] = False,
     slurm: Slurm = None,
     dry_run: DryRun = False,
@@ -182,24 +182,29 @@ def recommend(
     data: Annotated[str, typer.Argument(help="A folder or table of sites (docs/data.md), or a dataset.")],
     methods: Annotated[
         list[str] | None,
-        typer.Option("--method", help="A method in the race (may be given several times; default: all that fit)."),
+        typer.Option("--method", help="A method to try (may be given several times; default: all that fit)."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds (starts, batches) the final has.", min=1)] = 3,
+    seeds: Annotated[
+        int, typer.Option(help="How many seeds (initial weights, batches) the final comparison has.", min=1)
+    ] = 3,
     budget_bytes: Annotated[
-        int | None, typer.Option(help="What one client may send and receive in a whole run.", min=1)
+        int | None, typer.Option(help="Bytes that one client may send and receive in a whole run.", min=1)
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="About how long the race may take here.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="About how many minutes all runs together may take on this machine.")
+    ] = None,
     config: ConfigFile = None,
     recipe: Recipe = None,
     out: Annotated[
-        Path | None, typer.Option(help="Directory of the race; an interrupted one goes on.", callback=nameable)
+        Path | None,
+        typer.Option(help="Directory of the results; an interrupted search is continued.", callback=nameable),
     ] = None,
     track: Track = None,
     as_json: Json = False,
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Say whether joining pays, for whom, with which method and at what cost: a race on validation data."""
+    """Say whether joining pays, for whom, with which method and at what cost; methods are chosen on validation data."""
     full = configure(read(config) if config else {}, settings, {"dataset": data}, recipe_name=recipe)
     names.insist(full, list(methods or []))
     _insist_on_trackers(track)
@@ -234,7 +239,7 @@ def resume(
     point: Point = AT[0],
     as_json: Json = False,
 ) -> None:
-    """Go on with an interrupted run or comparison, to the same bits; runs that failed are tried again."""
+    """Continue an interrupted run or comparison, with bit-identical results; runs that failed are tried again."""
     from fedgraft.runs import agenda, compare, run
     from fedgraft.terminal import Display
 
@@ -255,14 +260,14 @@ def resume(
 def work(
     directory: Annotated[Path, typer.Argument(help="Directory of a comparison or sweep.", callback=nameable)],
     workers: Workers = None,
-    wait: Annotated[bool, typer.Option(help="Stay until the runs that others hold are over, too.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until the runs of other processes are finished too.")] = True,
     retry: Annotated[bool, typer.Option("--retry", help="Try runs again that failed.")] = False,
     slurm: Slurm = None,
     dry_run: DryRun = False,
     fresh: Fresh = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Help with the runs of a comparison or sweep, beside others on this machine or another (docs/clusters.md)."""
+    """Help with the runs of a comparison or sweep, together with other processes or machines (docs/clusters.md)."""
     from fedgraft.runs import agenda, compare
     from fedgraft.terminal import Display
 

@@ -32,14 +32,16 @@ def tune(
     budget: Annotated[int, typer.Option(help="Trials for each method.", min=1)] = 30,
     config: ConfigFile = None,
     recipe: Recipe = None,
-    out: Annotated[Path | None, typer.Option(help="Directory; an interrupted one goes on.", callback=nameable)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory; an interrupted search is continued.", callback=nameable)
+    ] = None,
     parallel: Parallel = "1",
     fresh: Fresh = False,
     as_json: Json = False,
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Search hyper-parameters and the learning rate on validation data; the test data are taken away before."""
+    """Search hyper-parameters and the learning rate on validation data; the test data are removed before."""
     if parallel != "auto" and not (parallel.isdecimal() and int(parallel) > 0):
         raise UserError(f"--parallel is a number of runs at once, or auto, not {parallel!r}")
     full = configure(read(config) if config else {}, settings, recipe_name=recipe)

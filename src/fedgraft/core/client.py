@@ -60,7 +60,7 @@ class Client(Borrower):
 
     @property
     def own(self) -> Tensor:
-        """The weights as the last local training left them (at first: the initial ones)."""
+        """The weights after the last local training (at first: the initial ones)."""
         return self["own"]
 
     # facts
@@ -85,7 +85,7 @@ class Client(Borrower):
 
     @property
     def factor(self) -> float:
-        """What the run's schedule makes of a learning rate in this round."""
+        """The factor of the run's schedule on a learning rate in this round."""
         return self.settings.factor(self.round, self.rounds)
 
     @property
@@ -94,12 +94,12 @@ class Client(Borrower):
         return self.settings.lr * self.factor
 
     def initial(self, client: ClientId, independent: bool = False) -> Tensor:
-        """Return anybody's first weights: they follow from the seed, which all share."""
+        """Return a client's initial weights: they follow from the seed, which all clients share."""
         return self.spec.initial(client, independent)
 
     # what travels of a vector
     def take(self, vector: Tensor, part: Shared) -> Tensor:
-        """Copy what travels when ``part`` is shared, buffers by the run's policy."""
+        """Copy what is sent when ``part`` is shared, buffers by the run's policy."""
         return self.layout.take(vector, part, self.settings.buffers)
 
     def put(self, vector: Tensor, values: Tensor, part: Shared) -> Tensor:
@@ -127,7 +127,7 @@ class Client(Borrower):
 
     # models
     def model(self, weights: Tensor | None = None, role: str = "own") -> Model:
-        """Lend the live model, loaded with ``weights``; a second ``role`` gives a second one."""
+        """Return the network, loaded with ``weights``; a second ``role`` gives a second one."""
         model = self._workbench.model(self.architecture, role)
         if weights is not None:
             model.load(weights)
@@ -199,7 +199,7 @@ class Client(Borrower):
 
     @property
     def private(self) -> bool:
-        """Whether what is made of the samples here may leave only with noise."""
+        """Whether what is computed from the samples may leave only with noise."""
         return self.spec.budget is not None and self._purpose == "train"
 
     def tell(self, name: str, width: int, parts: Callable[[], Iterable[Tensor]]) -> Tensor:

@@ -14,7 +14,7 @@ from fedgraft.core.state import State
 
 @runtime_checkable
 class Engine(Protocol):
-    """Where the clients are: in this process, in workers, on other machines. It is used as a context, and closed."""
+    """Trains the clients: in this process, in workers, on other machines. It is used as a context, and closed."""
 
     @property
     def sets(self) -> Collection[Kind]:
@@ -38,7 +38,7 @@ class Engine(Protocol):
         ...
 
     def commit(self, accepted: Collection[ClientId]) -> None:
-        """Let the clients of the last wave keep what they learned, if the server took their reply."""
+        """Let the clients that were served last keep what they learned, if the server accepted their reply."""
         ...
 
     def evaluate(self, round: int, messages: Mapping[ClientId, Message]) -> Mapping[ClientId, Scores]:

@@ -21,11 +21,11 @@ def hyper(
     """Declare a hyper-parameter: its default, what it means, and which values make sense.
 
     Args:
-        default: its value unless told.
+        default: its value unless another is given.
         doc: what it means, in a few words.
-        low: the least value.
-        high: the greatest value.
-        above: what every value has to be above.
+        low: the smallest value.
+        high: the largest value.
+        above: a bound that every value has to exceed.
         choices: all values, if they are few.
         search: where tuning looks for a better value, if :func:`search_range` would not look in a sensible range;
             ``()`` is nowhere.

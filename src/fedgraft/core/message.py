@@ -41,11 +41,11 @@ class Message(Mapping[str, Tensor]):
         return sum(tensor.numel() * tensor.element_size() for tensor in self._fields.values())
 
     def copy(self) -> "Message":
-        """Copy every tensor, so that the two sides of a crossing never share memory."""
+        """Copy every tensor, so that sender and receiver never share memory."""
         return self.of({name: copied(tensor) for name, tensor in self._fields.items()})
 
     def to(self, device: torch.device) -> "Message":
-        """Bring every tensor to a device; those that are there already are not copied."""
+        """Move every tensor to a device; those that are there already are not copied."""
         return self.of({name: tensor.to(device) for name, tensor in self._fields.items()})
 
     def copy_to(self, device: torch.device) -> "Message":

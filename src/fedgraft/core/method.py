@@ -52,7 +52,7 @@ class Server(Holder):
         self._made: tuple[Any, Tensor] | None = None
 
     def restore(self, state: Mapping[str, Tensor], round: int) -> None:
-        """Become what the server was after ``round`` rounds."""
+        """Restore the state that the server had after ``round`` rounds."""
         self._state, self.round, self._made = dict(state), round, None
 
     def once(self, name: str, clients: Sequence[ClientId], make: Callable[[], Tensor]) -> Tensor:
@@ -82,7 +82,7 @@ PRIVATE: Mapping[Shared, Part] = {"extractor": "head", "head": "extractor"}
 
 @dataclass(frozen=True)
 class Method:
-    """A personalized federated learning method; the defaults of its client half are plain local training."""
+    """A personalized federated learning method; by default its clients do plain local training."""
 
     name: ClassVar[str] = "method"
     family: ClassVar[str] = ""
@@ -121,12 +121,12 @@ class Method:
 
     # ---- what is shared
     def shared(self) -> Shared:
-        """What of the network travels."""
+        """The part of the network that is sent."""
         return "all"
 
     # ---- server half
     def setup(self, spec: Spec) -> Server:
-        """Return the server's first state."""
+        """Return the server's initial state."""
         return Server(spec)
 
     def waves(self, server: Server, round: int, picked: Sequence[ClientId]) -> Iterable[Sequence[ClientId]]:
@@ -139,7 +139,7 @@ class Method:
         return [[picked[i]] for i in turn]
 
     def send(self, server: Server, client: ClientId) -> Message:
-        """Return the message for a client. It changes nothing, for it serves training and evaluation."""
+        """Return the message for a client. It changes no state, because it is used for training and evaluation."""
         raise NotImplementedError
 
     def dispatch(self, server: Server, clients: Sequence[ClientId]) -> Mapping[ClientId, Message]:
@@ -159,7 +159,7 @@ class Method:
         return ""
 
     def merge(self, server: Server, inbox: Inbox) -> None:
-        """Digest the accepted replies of a wave, keyed by client."""
+        """Aggregate the accepted replies of the clients served together, keyed by client."""
 
     # ---- client half
     def join(self, client: Client) -> None:
@@ -182,16 +182,16 @@ class Method:
         return client.train(received, lambda model, x, y: self.loss(client, model, x, y), self.plan(client))
 
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
-        """Return what goes back to the server."""
+        """Return what is sent back to the server."""
         return Message(weights=client.take(trained, self.shared()))
 
     def personal(self, client: Client, message: Message, trained: Tensor | None = None) -> Predictor:
-        """Return the client's own model: from the newest ``message``, or as its last training left it (``trained``)."""
+        """Return the client's own model: from the newest ``message``, or after its last training (``trained``)."""
         return client.predictor(self.assemble(client, message) if trained is None else trained)
 
     # ---- a newcomer: a client that was not there in training
     def admit(self, server: Server, client: ClientId) -> None:
-        """Make room for a newcomer, the last client, in a copy of the server that nobody else is served from."""
+        """Make room for a newcomer, the last client, in a copy of the server that serves no other client."""
 
     def fit_newcomer(self, client: Client, received: Tensor) -> Tensor:
         """Train a newcomer in one of its rounds; what is not trained is what the federation gave."""
@@ -203,7 +203,7 @@ class Method:
         return client.train(start, partial(self.loss, client), (Phase(part),))
 
     def merge_newcomer(self, server: Server, inbox: Inbox) -> None:
-        """Digest a newcomer's reply in its own copy of the server; what came from others stays as it is."""
+        """Aggregate a newcomer's reply in its own copy of the server; what came from others stays as it is."""
         self.merge(server, inbox)
 
     def discloses(self) -> Mapping[str, str]:
@@ -216,11 +216,11 @@ class Method:
 
     # ---- for people
     def observe(self, server: Server) -> Mapping[str, Tensor]:
-        """Matrices and figures of the server worth keeping for every round."""
+        """Matrices and figures of the server to record after every round."""
         return {}
 
     def observe_client(self, client: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return private figures of a client worth keeping for every round; they never leave its machine."""
+        """Return private figures of a client to record after every round; they never leave its machine."""
         return {}
 
     def caveats(self) -> Sequence[str]:

@@ -47,7 +47,7 @@ class Metric:
         return (2,)
 
     def tally(self, outputs: Tensor, targets: Tensor) -> Array:
-        """Count what a batch gave."""
+        """Count the results of a batch."""
         raise NotImplementedError
 
     def add(self, one: Array, other: Array) -> Array:

@@ -19,7 +19,7 @@ from fedgraft.core.settings import OPTIMIZERS, Training
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Moves weights against a gradient; ``slots`` are the names of what it remembers."""
+    """Updates weights by a gradient; ``slots`` are the names of the state that it keeps."""
 
     name: ClassVar[str]
 

@@ -11,7 +11,7 @@ from fedgraft.base.registry import Registry
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a learning rate is multiplied with in each round."""
+    """The factor on the learning rate in each round."""
 
     name: ClassVar[str]
 

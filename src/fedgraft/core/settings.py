@@ -44,7 +44,7 @@ class Training(Settings):
     """Training, and what the server takes of it; the same for every method of a comparison."""
 
     lr: float = Field(0.02, gt=0, le=1e6, description="learning rate")
-    optimizer: str = Field("sgd", description="how gradients move weights: sgd, adam, adamw (adam:beta2=0.99)")
+    optimizer: str = Field("sgd", description="optimizer of local training: sgd, adam, adamw (adam:beta2=0.99)")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(0.0, ge=0, le=1e6, description="weight decay")
     schedule: str = Field(
@@ -53,19 +53,19 @@ class Training(Settings):
     epochs: float = Field(2.0, ge=0, description="local epochs in each round; 0.5 is half of the batches")
     steps: int | None = Field(None, ge=1, description="local steps in each round, instead of epochs")
     batch_size: int = Field(32, ge=1, description="samples in a batch")
-    drop_last: bool = Field(False, description="leave out the ragged last batch")
+    drop_last: bool = Field(False, description="leave out a last batch that is smaller than the others")
     clip_norm: float | None = Field(None, gt=0, description="clip gradients to this norm")
     optimizer_state: Literal["fresh", "kept"] = Field(
-        "fresh", description="momentum and the like start anew each round, or are kept"
+        "fresh", description="the optimizer's state (momentum) starts from zero in each round (fresh), or is kept"
     )
     buffers: Literal["average", "local", "keep"] = Field(
-        "average", description="BatchNorm statistics: averaged, local to each client, or kept as they began"
+        "average", description="BatchNorm statistics: averaged, local to each client, or kept at their initial values"
     )
     epsilon: float | None = Field(
         None, ge=0.01, le=100, description="differential privacy of each client's samples: the budget of the whole run"
     )
     delta: float | None = Field(
-        None, gt=0, lt=1, description=f"the delta that goes with epsilon (default {DELTA:g}, where there is privacy)"
+        None, gt=0, lt=1, description=f"delta of differential privacy (default {DELTA:g}, where there is privacy)"
     )
     noise: float | None = Field(
         None,
@@ -101,13 +101,13 @@ class Training(Settings):
         None,
         gt=0,
         lt=1,
-        description="let client_clip follow this quantile of the updates' norms (default: it is fixed)",
+        description="adapt client_clip to this quantile of the updates' norms (default: it is fixed)",
     )
     stages: tuple[str, ...] = Field(
         (BOUND,),
-        description="what is done to messages on their way, in this order: float16, int8, topk:SHARE; where replies "
-        "arrive: bound:norm=1e9,factor=10 (always there), against hostile clients median, trimmed:SHARE, clip:NORM; "
-        "secure: the server gets the sum of the replies alone",
+        description="steps applied to messages on their way, in this order: float16, int8, topk:SHARE; to replies that "
+        "arrive: bound:norm=1e9,factor=10 (always active), against hostile clients median, trimmed:SHARE, clip:NORM; "
+        "secure: the server gets only the sum of the replies",
     )
 
     @field_validator("schedule")

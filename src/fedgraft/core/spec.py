@@ -20,7 +20,7 @@ ClientId = int
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """A run as everybody in it knows it."""
+    """What server and clients know of a run."""
 
     samples: tuple[int, ...]
     architectures: tuple[Architecture, ...]
@@ -52,7 +52,7 @@ class Spec:
 
     @property
     def pipeline(self) -> Pipeline:
-        """What is done to messages on their way."""
+        """The stages applied to messages on their way."""
         return pipeline(self.settings.stages)
 
     def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Spec:
         return self.architectures[self.assignment[client]]
 
     def layout(self, client: ClientId) -> Layout:
-        """How its weights lie in a vector."""
+        """How its weights are arranged in a vector."""
         return self.architecture(client).layout
 
     def initial(self, client: ClientId, independent: bool = False) -> Tensor:

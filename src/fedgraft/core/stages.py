@@ -34,7 +34,7 @@ class StageError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Something done to messages on their way; what a stage does not say is left as it is."""
+    """A step applied to messages on their way; what a stage does not define is left as it is."""
 
     name: ClassVar[str]
     about: ClassVar[str] = ""
@@ -53,7 +53,7 @@ class Stage:
         return None
 
     def encode(self, message: Message, known: Mapping[str, Tensor], memory: MutableMapping[str, Tensor]) -> Message:
-        """Return what travels. The other side has ``known`` already; ``memory`` is kept by the sender."""
+        """Return what is sent. The receiver has ``known`` already; ``memory`` is kept by the sender."""
         return message
 
     def decode(self, message: Message, known: Mapping[str, Tensor]) -> Message:
@@ -80,7 +80,7 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging(Stage):
-    """A stage that takes the place of the server's mean; only for methods that average what clients send."""
+    """A stage that replaces the server's mean; only for methods that average what clients send."""
 
     def average(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Return what stands for the mean of the rows, one from each client, which the method would weigh so."""

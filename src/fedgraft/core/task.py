@@ -25,7 +25,7 @@ MOST_OUTPUTS = 100_000
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned and how it is judged; ``outputs`` is how many numbers a network answers with."""
+    """What is learned and by which metrics; ``outputs`` is how many numbers a network gives for a sample."""
 
     outputs: int
     name: ClassVar[str]
@@ -45,7 +45,7 @@ class Task:
         raise NotImplementedError
 
     def fits(self, targets: Array, where: str) -> None:
-        """Refuse targets that are none of this task's."""
+        """Refuse targets that do not fit this task."""
 
     def strata(self, targets: Array) -> Array:
         """Return a whole number for each sample, by which partition schemes tell samples apart: here all are alike."""

@@ -19,7 +19,7 @@ from fedgraft.core.settings import Training
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of local training: which part moves, for how long, how fast. ``None`` means as the run says."""
+    """A phase of local training: which part is trained, for how long, at which rate. ``None`` is the run's value."""
 
     part: Part = "all"
     epochs: float | None = None

@@ -112,7 +112,7 @@ class Federation:
         return tuple(fingerprint(client) for client in (*self.clients, *(data for _, data in self.unseen)))
 
     def without(self, chosen: Collection[int]) -> "Federation":
-        """Take some clients out; those who are left keep their names."""
+        """Take some clients out; the others keep their names."""
         left = [number for number in range(len(self)) if number not in chosen]
         return replace(
             self,
@@ -131,7 +131,7 @@ class Federation:
         return replace(self, clients=tuple(map(untested, self.clients)), unseen=unseen)
 
     def everyone(self) -> Samples:
-        """The test samples of all clients together: what no single client's model was made for."""
+        """The test samples of all clients together."""
         tests = [client.test for client in self.clients]
         inputs, labels = torch.cat([t.inputs for t in tests]), torch.cat([t.labels for t in tests])
         return Samples(inputs, labels, tests[0].preparation)
@@ -167,31 +167,30 @@ def federate(
     on_disk: bool = False,
     fitted: Fitted | None = None,
 ) -> Federation:
-    """Make a federation: a dataset that is split over clients, or data as they lie at sites.
+    """Make a federation: a dataset that is split over clients, or data of sites.
 
     Args:
         dataset: a name; an .npz file; ``./file.py:load``, a function that gives arrays; or a folder or table with the
             data of sites (docs/data.md), which is not split further.
         clients: how many (default: 10, or as many as a saved partition has).
         partition: how it is split (default: dirichlet:0.1). A text that ends in .json is a saved partition. Schemes
-            that go by classes go by tenths of the target in regression, and by a sample's first label where it has
-            several.
-        seed: decides the split.
-        validation: the share of each client's training samples that is put aside.
-        normalise: maps pixels to [-1, 1] (``half``) or by mean and deviation (``standard``): the customary ones of a
-            known dataset, those of the training pixels of your own.
+            by class use deciles of the target in regression, and a sample's first label where it has several.
+        seed: determines the split.
+        validation: the share of each client's training samples that is set aside for validation.
+        normalise: scales pixels to [-1, 1] (``half``) or by mean and standard deviation (``standard``): the customary
+            ones of a known dataset, those of the training pixels of your own.
         augment: whether to train on random crops and mirror images.
         resize: scales images to that many pixels a side.
-        data_dir: where datasets lie (default: FEDGRAFT_DATA, else the user's cache).
-        task: what is learned (default: as the targets look; docs/tasks.md).
-        target: of a table, the column to learn.
+        data_dir: where datasets are (default: FEDGRAFT_DATA, or the user's cache).
+        task: what is learned (default: recognized from the targets; docs/tasks.md).
+        target: of a table, the column to predict.
         site_column: of a single table, the column that names the site.
         split: how a site's rows are split: stratified, random, group:COLUMN, time:COLUMN.
         test_share: how much of them is for testing.
-        window: makes samples of so many rows or characters.
+        window: how many rows or characters make a sample.
         ignore: columns that are left out.
-        categories: columns of numbers that are codes.
-        on_disk: whether samples of a dataset that is split lie in a file (in $TMPDIR), from which those in use are
+        categories: columns of numbers that are codes of categories.
+        on_disk: whether samples of a dataset that is split are in a file (in $TMPDIR), from which those in use are
             mapped.
         fitted: the preparation of an earlier federation, by which the data of sites are prepared again.
 
@@ -272,14 +271,14 @@ def own_data(
     augment: bool = False,
     resize: int | None = None,
 ) -> Federation:
-    """Make a federation of data that already lie at sites: one client for each.
+    """Make a federation of sites with data of their own: one client for each.
 
     Args:
-        sites: their arrays. Those with validation samples of their own keep these.
-        name: what the data are called.
-        task: what is learned; ``"classification:5"`` says that there are five classes, also if nobody has the fifth.
-        seed: decides which samples are put aside for validation.
-        validation: the share of training samples that sites without validation samples put aside.
+        sites: their arrays. Sites with validation samples of their own keep these.
+        name: the name of the data.
+        task: what is learned; ``"classification:5"`` says that there are five classes, even if no site has the fifth.
+        seed: determines which samples are set aside for validation.
+        validation: the share of training samples that is set aside at sites without validation samples.
         normalise: how pixels are scaled, as in :func:`federate`.
         augment: whether to train on random crops and mirror images.
         resize: scales images to that many pixels a side.

@@ -22,27 +22,31 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Folder = Annotated[Path, typer.Option("--folder", help="The server's folder.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what all programs say; `logs` has it anyway.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show the output of all programs; it is also in `logs`.")
+]
 Description = Annotated[Path, typer.Argument(metavar="SITE", help="The site's own description, such as a.toml.")]
 Server = Annotated[
     str | None,
     typer.Option(help="Where the server is reached (default: as the description says).", metavar="HOST:PORT"),
 ]
 Authority = Annotated[
-    Path | None, typer.Option(help="The authority's certificate (default: ca.crt beside the description).")
+    Path | None, typer.Option(help="The authority's certificate (default: ca.crt next to the description).")
 ]
-Key = Annotated[Path | None, typer.Option(help="The site's key (default: node.key beside it).")]
-Agreed = Annotated[Path | None, typer.Option(help="What was agreed (default: charter.toml beside it, if it is there).")]
+Key = Annotated[Path | None, typer.Option(help="The site's key (default: node.key next to it).")]
+Agreed = Annotated[
+    Path | None, typer.Option(help="The charter of the federation (default: charter.toml next to it, if there is one).")
+]
 Sites = Annotated[str, typer.Option("--sites", help="Names of the sites, such as a,b,c.", metavar="NAME,...")]
 
 
 @app.command()
 @partial(with_settings, without=ELSEWHERE)
 def init(
-    directory: Annotated[Path, typer.Argument(help="Folder to make, for the server and its operator.")],
+    directory: Annotated[Path, typer.Argument(help="Folder to create, for the server and its operator.")],
     sites: Sites = "",
     method: Annotated[
-        str | None, typer.Option(help="A method by name, or ./mine.py:Mine, which travels with the app.")
+        str | None, typer.Option(help="A method by name, or ./mine.py:Mine, which is sent with the app.")
     ] = None,
     set_: Set = None,
     config: ConfigFile = None,
@@ -54,18 +58,18 @@ def init(
         str | None, typer.Option(help="The data are floats, such as 30 or 12x1500.", metavar="N[xM...]")
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="The data are texts, in windows of so many tokens, such as 20.", min=1)
+        int | None, typer.Option(help="The data are texts, in windows of this many tokens, such as 20.", min=1)
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="What is learned, and with how many outputs.", metavar="classification:10")
+        str | None, typer.Option(help="What is predicted, and with how many outputs.", metavar="classification:10")
     ] = None,
     mean: Annotated[
-        str | None, typer.Option(help="Of each channel, for --normalise standard.", metavar="X[,Y,Z]")
+        str | None, typer.Option(help="Mean of each channel, for --normalise standard.", metavar="X[,Y,Z]")
     ] = None,
-    std: Annotated[str | None, typer.Option(help="Likewise the standard deviations.", metavar="X[,Y,Z]")] = None,
-    name: Annotated[str, typer.Option(help="What reports call the data.")] = "own data",
+    std: Annotated[str | None, typer.Option(help="Standard deviation of each channel.", metavar="X[,Y,Z]")] = None,
+    name: Annotated[str, typer.Option(help="The name of the data in reports.")] = "own data",
     quorum: Annotated[
-        int | None, typer.Option(help="Answers that a round needs (default: of more than half).", min=1)
+        int | None, typer.Option(help="Replies that a round needs (default: more than half of the sites).", min=1)
     ] = None,
     deadline: Annotated[float, typer.Option(help="Seconds that sites have to answer a message.", min=1)] = 600,
     patience: Annotated[float, typer.Option(help="Seconds that the server waits for absent sites.", min=0)] = 3600,
@@ -113,7 +117,7 @@ def certificates(
     ] = "",
     sites: Sites = "",
     days: Annotated[int, typer.Option(help="How long the server's certificate is valid.", min=1, max=3650)] = 825,
-    force: Annotated[bool, typer.Option("--force", help="Replace keys that are there; the authority stays.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing keys; the authority stays.")] = False,
 ) -> None:
     """Make a certificate authority, the server's certificate and a key for each site."""
     _require("cryptography")
@@ -158,7 +162,7 @@ def serve(
 def register(
     keys: Annotated[list[Path], typer.Argument(help="Public keys of sites, such as certificates/server/*.pub.")],
     name: Annotated[str | None, typer.Option(help="The site (default: as the file is called).")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Shut out the keys that the site had before.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Exclude the keys that the site had before.")] = False,
     folder: Folder = Path(),
 ) -> None:
     """On the server: let the nodes with these keys in, one for each site."""
@@ -250,7 +254,7 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Communication rounds.", min=1)] = 3,
     method: Annotated[str, typer.Option(help="Name of a method; see `fedgraft methods`.")] = "fedapa",
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
-    out: Annotated[Path | None, typer.Option(help="Directory for everything that comes of it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for all results.")] = None,
     *,
     verbose: Verbose = False,
 ) -> None:

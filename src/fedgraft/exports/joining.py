@@ -163,15 +163,15 @@ def join(
     progress: Callable[[str, int, int], None] = lambda _who, _done, _of: None,
     **training: Any,
 ) -> Join:
-    """Let a site that was not there in training join a finished run. Nothing changes for anybody else.
+    """Let a site that took no part in training join a finished run. Nothing changes for the other clients.
 
     Args:
         run: the run, or its directory.
-        data: the site's own: arrays, or a file or folder, which is prepared just as the run's data were.
-        name: what the site is called (default: as its file).
-        rounds: how long it works with the frozen federation (default: as many as the run had). Beside that it trains
-            alone, from the initial weights, for as many steps at least.
-        progress: is called with who works, rounds done and rounds in all.
+        data: the site's own data: arrays, or a file or folder, which is prepared as the run's data were.
+        name: the name of the site (default: that of its file).
+        rounds: how long it trains with the frozen federation (default: as many as the run had). It also trains
+            alone, from the initial weights, for at least as many steps.
+        progress: is called with what is trained, rounds done and rounds in all.
         **training: settings other than the run's: ``epochs``, ``steps``, ``lr``.
 
     Returns:

@@ -57,7 +57,7 @@ def compare(
     progress: bool | None = None,
     **settings: Any,
 ) -> Comparison[Run]:
-    """Run every chosen method, and local and fedavg, on the same data, starts and batches.
+    """Run every chosen method, and local and fedavg, with the same data, initial weights and batches.
 
     Args:
         chosen: methods by name, as texts with settings (``"fedapa:mu=0.3"``) or as objects.
@@ -66,14 +66,15 @@ def compare(
         recipe: a paper's settings by name, which everything else overrides.
         federation: your own data, or a function that makes them for a seed.
         model: a name, a module or a function that builds one.
-        watchers: objects that are told of every round.
+        watchers: objects that are called after every round.
         out: the comparison's directory. If it holds the same comparison, interrupted or with fewer methods or seeds,
-            that one goes on. Others may work on it at the same time (`fedgraft work`).
-        tune: how many trials each method has, the references too, to find its learning rate and its numbers first, on
-            validation data of a draw of their own (:func:`tune`); without, all have the same rate and their defaults.
+            that one is continued. Other processes may work on it at the same time (`fedgraft work`).
+        tune: how many trials each method has, local and fedavg too, to find its learning rate and hyper-parameters
+            first, on validation data of another seed (:func:`tune`); without, all have the same rate and their
+            defaults.
         parallel: how many runs at once; ``"auto"`` measures whether several are faster.
         fresh: whether to compute again what was computed before.
-        progress: whether to show how it goes and, at the end, the table; unless told, in a terminal and in a notebook.
+        progress: whether to show progress and, at the end, the table (default: in a terminal and in a notebook).
         **settings: those of :func:`run`.
 
     Returns:
@@ -117,11 +118,11 @@ def sweep(
         recipe: a paper's settings by name, which everything else overrides.
         federation: your own data, or a function that makes them for a seed.
         model: a name, a module or a function that builds one.
-        watchers: objects that are told of every round.
-        out: the directory of all; it goes on like a comparison's.
+        watchers: objects that are called after every round.
+        out: the directory of all; an interrupted one is continued, as in :func:`compare`.
         parallel: how many runs at once, or ``"auto"``.
         fresh: whether to compute again what was computed before.
-        progress: whether to show how it goes; unless told, in a terminal and in a notebook.
+        progress: whether to show progress (default: in a terminal and in a notebook).
         **settings: those of :func:`run`.
 
     Returns:

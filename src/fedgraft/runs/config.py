@@ -46,31 +46,36 @@ class RunConfig(Settings):
     clients: int = Field(CLIENTS, ge=1, description="number of clients")
     partition: str = Field(SCHEME, description="how samples are split over clients (fedgraft partition --list)")
     validation: float = Field(
-        0.0, ge=0, lt=1, description="share of training samples put aside by clients without validation samples"
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of training samples set aside for validation, at clients without validation samples",
     )
     normalise: Literal["half", "standard"] = Field(
-        "half", description="pixels to [-1, 1], or by the mean and deviation of the dataset"
+        "half", description="scale pixels to [-1, 1], or by the mean and standard deviation of the dataset"
     )
     augment: bool = Field(False, description="random crops and mirror images in training")
     resize: int | None = Field(None, ge=4, le=1024, description="scale images to this many pixels a side")
-    target: str | None = Field(None, min_length=1, description="column of the sites' tables that is learned (label)")
+    target: str | None = Field(
+        None, min_length=1, description="column of the sites' tables that is predicted (default: label)"
+    )
     site_column: str | None = Field(None, min_length=1, description="column that names the site, in one table for all")
     split: str | None = Field(
         None,
         description="how a site's rows are split: stratified, random, group:COLUMN, time:COLUMN (default: by a column "
         "set, if there is one, else stratified)",
     )
-    test_share: float = Field(0.25, gt=0, lt=1, description="share of a site's rows to test on, where we split them")
+    test_share: float = Field(
+        0.25, gt=0, lt=1, description="share of a site's rows to test on, where they are not split already"
+    )
     window: int | None = Field(None, ge=2, le=100_000, description="consecutive rows or characters in a sample")
-    ignore: tuple[str, ...] = Field((), description="columns that are not learned from")
-    categories: tuple[str, ...] = Field((), description="columns of numbers that are names of things")
+    ignore: tuple[str, ...] = Field((), description="columns that are not used as inputs")
+    categories: tuple[str, ...] = Field((), description="columns of numbers that are codes of categories")
     task: str | None = Field(
         None,
-        description="what is learned: classification, regression, multi-label, next-token (default: see targets)",
+        description="what is learned: classification, regression, multi-label, next-token (default: by the targets)",
     )
-    metrics: tuple[str, ...] = Field(
-        (), description="what judges the models, the leading metric first (default: the task's usual ones)"
-    )
+    metrics: tuple[str, ...] = Field((), description="metrics, the leading one first (default: the task's usual ones)")
     model: str = Field("auto", description="name of a model, or module:function or ./file.py:function that builds one")
     head: str | None = Field(
         None, description="which submodule of your own model is its head (default: the last layer)"
@@ -86,55 +91,58 @@ class RunConfig(Settings):
     data_seed: int | None = Field(
         None,
         ge=0,
-        description="seed of how data are split and put aside, to keep them while seed changes (default: seed)",
+        description="seed of how data are split and set aside, to keep them while seed changes (default: seed)",
     )
     participation: str = Field("1", description="share of clients in a round, or a range such as 0.6..1")
     hold_out: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="share of the clients that never take part in training, and join when it is over (docs/joining.md)",
+        description="share of the clients that are kept out of training, and join afterwards (docs/joining.md)",
     )
     start_from: str | None = Field(
         None,
         min_length=1,
-        description="directory of an earlier run whose models this one begins with (docs/warm-start.md)",
+        description="directory of an earlier run whose models this one starts from (docs/warm-start.md)",
     )
-    evaluate_every: int = Field(1, ge=1, description="evaluate after every so many rounds, and after the last")
+    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     evaluate_clients: int | None = Field(
-        None, ge=1, description="test the models of so many clients, drawn by the seed (default: of all)"
+        None, ge=1, description="how many clients' models are tested, chosen by the seed (default: all)"
     )
     global_test: bool = Field(False, description="also test each client's model on the test samples of all clients")
     checkpoint_every: int | Literal["auto"] = Field(
         "auto", description="rounds between checkpoints (0: none; auto: at most one every 20 seconds, and at the end)"
     )
     engine: str = Field(
-        "local", description="where the clients are: local (worker processes), or one of your own (./file.py:Mine)"
+        "local",
+        description="what trains clients: local (workers), distributed (docs/clusters.md), or your own (./my.py:Mine)",
     )
     workers: int | Literal["auto"] = Field("auto", description="worker processes (auto: one per core)")
     retries: int = Field(1, ge=0, description="how often a client that failed is tried again in a fresh worker")
     failed_client: Literal["stop", "absent"] = Field(
-        "stop", description="a client that fails for good ends the run, or is absent"
+        "stop",
+        description="a client that fails in all its tries ends the run (stop), or is left out of the round (absent)",
     )
     deadline: float | None = Field(
         None,
         gt=0,
-        description="seconds that a client may take in a round (without: a worker may be idle for ten minutes)",
+        description="seconds that a client may take in a round (default: any; a worker may be idle for ten minutes)",
     )
     storage: Literal["memory", "disk"] = Field(
-        "memory", description="where clients' states and samples lie while nobody needs them (disk: in $TMPDIR)"
+        "memory", description="where clients' states and samples are kept while they are not in use (disk: in $TMPDIR)"
     )
     kernels: Literal["auto", "native", "torch"] = Field(
-        "auto", description="convolutions by our own kernels where they are faster, wherever they can, or never"
+        "auto",
+        description="convolutions by our own kernels where they are faster, wherever possible, or never",
     )
     together: int | None = Field(
         None,
         ge=2,
         le=100_000,
-        description="up to so many clients train as one batch of networks (default: each by itself; docs/devices.md)",
+        description="clients that train at once as one batch of networks (default: each by itself; docs/devices.md)",
     )
     device: str = Field(
-        "cpu", description="where clients train: cpu, cuda (all there are), or several as cuda:0,cuda:1"
+        "cpu", description="where clients train: cpu, cuda (all devices), or some devices as cuda:0,cuda:1"
     )
     training: Training = Training()
 

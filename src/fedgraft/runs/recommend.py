@@ -348,17 +348,17 @@ def recommend(
 
     Args:
         data: a path or a name as in :func:`fedgraft.federate`, or a federation.
-        methods: those that race (default: all that fit); Local and FedAvg with fine-tuning always do.
-        seeds: how many in the final.
-        budget_bytes: what one client may send and receive in a whole run.
-        minutes: about how long the race may take here.
+        methods: those to try (default: all that fit); Local and FedAvg with fine-tuning are always tried.
+        seeds: how many in the final comparison.
+        budget_bytes: how many bytes one client may send and receive in a whole run.
+        minutes: about how many minutes all runs together may take on this machine.
         config: settings as an object, which ``settings`` override.
         recipe: a paper's settings by name, which everything else overrides.
         model: a name, a module or a function that builds one.
-        watchers: objects that are told of every round.
-        out: the race's directory. If it holds the same race, interrupted, that one goes on.
-        progress: whether to show how it goes; unless told, in a terminal and in a notebook.
-        **settings: those of :func:`fedgraft.run`; a fifth of the training samples is put aside for validation where
+        watchers: objects that are called after every round.
+        out: the directory of the results. If it holds the same search, interrupted, that one is continued.
+        progress: whether to show progress (default: in a terminal and in a notebook).
+        **settings: those of :func:`fedgraft.run`; a fifth of the training samples is set aside for validation where
             sites bring none.
 
     Returns:

@@ -81,7 +81,7 @@ class Run:
 
     @property
     def metrics(self) -> tuple[MetricInfo, ...]:
-        """What it is judged by; the first leads."""
+        """Its metrics; the first is the leading one."""
         return tuple(MetricInfo.of(metric) for metric in self.spec.metrics)
 
     @cached_property
@@ -192,14 +192,14 @@ def run(
 
     Args:
         method: an object, a name, or a text with settings (``"fedapa:mu=0.3"``).
-        federation: the clients and their data. Without one it is made as the settings say; beside one, settings of its
+        federation: the clients and their data. Without one it is made as the settings say; with one, settings of the
             data have to be those that it was made with.
-        model: a name, a module (its weights are everybody's start) or a function that builds one.
-        out: a directory that the run leaves, with settings, figures and checkpoints.
-        watchers: objects that are told of every round; trackers are such.
+        model: a name, a module (its weights are the initial weights of all clients) or a function that builds one.
+        out: the directory that the run writes, with settings, results and checkpoints.
+        watchers: objects that are called after every round, such as trackers.
         config: settings as an object, which ``settings`` override.
         recipe: a paper's settings by name, which everything else overrides.
-        progress: whether to show how it goes and, at the end, its table; unless told, in a terminal and in a notebook.
+        progress: whether to show progress and, at the end, its table (default: in a terminal and in a notebook).
         **settings: those of a configuration file, such as ``rounds=50, lr=0.01, participation="0.6..1", workers=2``.
 
     Returns:
@@ -254,15 +254,15 @@ def resume(
     watchers: Iterable[Watcher] = (),
     **changes: Any,
 ) -> Run:
-    """Go on with a run that was interrupted, from its newest whole checkpoint, to the same bits.
+    """Continue an interrupted run from its newest complete checkpoint, with bit-identical results.
 
     Args:
         place: the run's directory.
         federation: as it was given to the run, if no configuration can name it.
         method: likewise.
         model: likewise.
-        watchers: objects that are told of every round.
-        **changes: what is the machine's and not the run's: ``workers``, ``device``, ``checkpoint_every``, ...
+        watchers: objects that are called after every round.
+        **changes: settings of the machine, not of the run: ``workers``, ``device``, ``checkpoint_every``, ...
 
     Returns:
         The finished run.

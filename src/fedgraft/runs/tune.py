@@ -103,18 +103,18 @@ def tune(
     """Search each method's hyper-parameters and the learning rate, on validation data only; needs the extra ``tune``.
 
     Args:
-        methods: those to tune, by name or as objects that lie in a file.
+        methods: those to tune, by name or as objects whose class is in a file.
         budget: trials for each method.
         config: settings as an object, which ``settings`` override.
         recipe: a paper's settings by name, which everything else overrides.
-        out: the tuning's directory. If it holds the same tuning, interrupted, that one goes on.
-        watchers: objects that are told of every round.
+        out: the tuning's directory. If it holds the same tuning, interrupted, that one is continued.
+        watchers: objects that are called after every round.
         parallel: how many runs at once, or ``"auto"``.
         fresh: whether to compute again what was computed before.
-        **settings: those of :func:`fedgraft.run`; a fifth of the training samples is for validation unless told.
+        **settings: those of :func:`fedgraft.run`; by default a fifth of the training samples is for validation.
 
     Returns:
-        For each method its best trial, all its trials, and the words to run it with (``.command``).
+        For each method its best trial, all its trials, and the command to run it with (``.command``).
     """
     if not isinstance(budget, int) or budget < 1:
         raise UserError(f"a budget is a number of trials for each method, not {budget!r}")

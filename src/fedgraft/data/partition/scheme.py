@@ -48,7 +48,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Scheme(ABC):
-    """A way to share a dataset out among clients: a frozen dataclass of its parameters.
+    """A way to split a dataset over clients: a frozen dataclass of its parameters.
 
     The fields are also the parameters on the command line; the only field without a default is written bare there
     (``dirichlet:0.1``), every other one by name (``dirichlet:0.1,min_train=50``).
@@ -79,7 +79,7 @@ class Scheme(ABC):
         return ":".join([self.name, ",".join(words)] if words else [self.name])
 
     def split(self, y_train: ArrayLike, y_test: ArrayLike, clients: int, seed: int) -> Partition:
-        """Share the samples out; the same arguments give the same partition everywhere, always."""
+        """Split the samples; the same arguments give the same partition on every machine."""
         files = Files.of(y_train, y_test)
         if clients < 1:
             raise UserError(f"clients must be 1 or more, not {clients}")

@@ -56,7 +56,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """Data that lie at sites, all of them at ``path``."""
+    """The data of all sites, at ``path``."""
 
     path: Path
     name: ClassVar[str]

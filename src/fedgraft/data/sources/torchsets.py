@@ -13,10 +13,10 @@ def torch_site(train: Any, test: Any, validation: Any = None, *, name: str | Non
     """Make a site of torch Datasets that give (sample, target): tensors, arrays, images of PIL, numbers.
 
     Args:
-        train: samples to train on. Each is asked for once, in order; random transforms are thereby frozen.
+        train: samples to train on. Each is read once, in order, so that random transforms are frozen.
         test: samples to test on.
-        validation: samples to choose rounds and methods by.
-        name: what the site is called.
+        validation: samples for choosing rounds and methods.
+        name: the name of the site.
 
     Returns:
         The site, for :func:`fedgraft.own_data`.
