@@ -134,7 +134,7 @@ def test_listings_for_people_and_programs() -> None:
 
 
 def test_readings_fill_the_terminal() -> None:
-    shown = runner.invoke(app, ["methods", "fedapa"]).output.split("Readings\n")[1].splitlines()
+    shown = runner.invoke(app, ["methods", "fedapa"]).output.split("ambiguous or wrong\n")[1].splitlines()
     assert all(line.startswith(("- ", "  ")) for line in shown), shown
     for line, following in itertools.pairwise(shown):
         if following.startswith("  "):  # the next word had no room

@@ -12,6 +12,7 @@ from fedgraft.cli.app import app
 from fedgraft.flags import EVERY, Json, with_settings
 from fedgraft.runs.config import READING, configure
 
+READINGS = "Readings: how we interpreted the paper where it is ambiguous or wrong\n"
 DataDir = Annotated[str | None, typer.Option("--data-dir", help="Folder with <name>.npz files.")]
 
 
@@ -39,7 +40,9 @@ def methods(
         console.print("`fedgraft methods NAME` shows everything about one.", highlight=False)
         return
     this = facts[0]
-    mark = "  (a reconstruction: our reading, the full paper was not available)" if this["reconstruction"] else ""
+    mark = (
+        "  (a reconstruction: our interpretation, the full paper was not available)" if this["reconstruction"] else ""
+    )
     console.print(f"[bold]{escape(this['name'])}[/]{mark}\n{escape(this['idea'])}", highlight=False)
     console.print(f"\n{this['citation'] or 'no single source'}", highlight=False, markup=False)
     where = f"at `{this['headline']}`" + ("" if this["reconstruction"] else ", as in its paper")
@@ -53,7 +56,7 @@ def methods(
         columns = {"name": "parameter", "default": "default", "range": "range", "doc": "meaning"}
         console.print(facts_table(this["parameters"], columns))
     if this["readings"]:
-        console.print("Readings\n" + bullets(this["readings"], console.width), highlight=False, markup=False)
+        console.print(READINGS + bullets(this["readings"], console.width), highlight=False, markup=False)
 
 
 @app.command()

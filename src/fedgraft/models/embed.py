@@ -26,7 +26,7 @@ class Embed(Blueprint):
 
     name = "embed"
     syntax = "embed[:hidden=SIZE-SIZE-...,width=SIZE,vocabulary=COUNT]"
-    about = "tokens as vectors (16), then fully connected ReLU layers (128); as many tokens as outputs unless told"
+    about = "tokens as vectors (16), then fully connected ReLU layers (128); by default as many tokens as outputs"
     inputs = "tokens (whole numbers)"
     tokens = True
 

@@ -44,7 +44,7 @@ class MLP(Blueprint):
 
     name = "mlp"
     syntax = "mlp[:SIZE-SIZE-...]"
-    about = "fully connected ReLU layers of the sizes given; one of 200 unless told"
+    about = "fully connected ReLU layers of the given sizes; by default one of 200"
     inputs = "anything, flattened"
 
     def __post_init__(self) -> None:

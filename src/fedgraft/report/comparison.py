@@ -55,7 +55,11 @@ def figures(comparison: Comparison[Any], rows: Sequence[Row], at: At) -> Group:
     caption += "\n± deviation over seeds" if several else ""
     caption += f"\ncompared {MEANING[at]} (bold)"
     caption += "\ngain: clients better (+) and worse (-) off than alone" if any(row.difference for row in rows) else ""
-    caption += "\n* our reading of the method" if any(row.reconstruction for row in rows) else ""
+    caption += (
+        "\n* a reconstruction: the paper leaves parts of the method open"
+        if any(row.reconstruction for row in rows)
+        else ""
+    )
     headings = ("received\nmean", "\npooled", "trained\nmean", "\npooled", "\ngain", "bytes\nup/down", "\nsec")
     cells = {
         row.method + "*" * row.reconstruction: [

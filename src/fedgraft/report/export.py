@@ -173,4 +173,4 @@ def _about(comparison: Comparison[Any], rows: Sequence[Row], at: At) -> Iterator
         yield "Unseen: clients that were held out of training and joined afterwards."
     yield from privacy(rows)
     if any(row.reconstruction for row in rows):
-        yield "* our reading of the method."
+        yield "* a reconstruction: the paper leaves parts of the method open."

@@ -33,7 +33,7 @@ class Dirichlet(Scheme):
 
     name: ClassVar[str] = "dirichlet"
     syntax: ClassVar[str] = "dirichlet:ALPHA[,min_train=129][,min_test=3]"
-    about: ClassVar[str] = "every class shared out by Dir(alpha), the same shares in the training and test file"
+    about: ClassVar[str] = "every class split by Dir(alpha), with the same shares in the training and test file"
     paper: ClassVar[str] = "FedAPA"
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ class DirichletBalanced(Scheme):
 
     name: ClassVar[str] = "dirichlet-balanced"
     syntax: ClassVar[str] = "dirichlet-balanced:ALPHA[,min_size=40]"
-    about: ClassVar[str] = "both files merged, Dir(alpha) among clients below a fair size, then 75/25"
+    about: ClassVar[str] = "both files merged, Dir(alpha) among clients below an equal share, then 75/25"
     paper: ClassVar[str] = "FedPPA (FedAS, PFLlib)"
 
     def __post_init__(self) -> None:
