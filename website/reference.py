@@ -37,7 +37,11 @@ def commands() -> str:
     """All commands with their arguments and options, as help lists them."""
     from fedgraft.cli import app
 
-    parts = ["# Command line", "`fedgraft COMMAND --help` shows the same. A mistake is one sentence and exit code 2."]
+    parts = [
+        "# Command line",
+        "All commands and their options. `fedgraft COMMAND --help` shows the same. A mistake is answered with one sentence "
+        "and exit code 2.",
+    ]
     root = typer.main.get_command(app)
     for path, command in _walk(root, ()):
         parts += [f"## fedgraft {' '.join(path)}", *_command(path, command)]
@@ -103,7 +107,7 @@ def settings() -> str:
         "## A run",
         fields_of(RunConfig, leave={"training"}),
         "## Training",
-        "In a file these stand under `[training]`.",
+        "In a file these are under `[training]`.",
         fields_of(Training),
         "## A charter",
         "`charter.toml` describes a federation on several machines ([deployment](../deployment.md)).",
@@ -157,7 +161,7 @@ MEANINGS = {
     "method": "name of the method",
     "label": "the method with those of its settings that differ",
     "params": "all hyper-parameters",
-    "tuned": "what tuning chose, where it did: the learning rate, and numbers of the method",
+    "tuned": "what tuning chose, if there was any: the learning rate and hyper-parameters",
     "reconstruction": "whether the paper leaves parts of the method open",
     "headline": "the point at which the method's paper measures",
     "rounds": "a record for each round",
@@ -166,8 +170,8 @@ MEANINGS = {
     "server_seconds": "of these, the server's work",
     "evaluation_seconds": "of these, testing",
     "participants": "who took part, by number",
-    "accepted": "how many replies the server took",
-    "refused": "replies that were not taken, and why",
+    "accepted": "how many replies the server accepted",
+    "refused": "replies that were not accepted, and why",
     "bytes_up": "bytes from all clients to the server",
     "bytes_down": "bytes from the server to all clients",
     "messages_up": "how many messages that were",
@@ -178,8 +182,8 @@ MEANINGS = {
     "trained": "the model after local training",
     "received_validation": "the same on validation samples",
     "trained_validation": "the same on validation samples",
-    "received_global": "the same on everybody's test samples",
-    "trained_global": "the same on everybody's test samples",
+    "received_global": "the same on all clients' test samples",
+    "trained_global": "the same on all clients' test samples",
     "metrics": "figures by metric",
     "diverged": "clients whose model gave numbers that are not finite",
     "mean": "mean over clients",
@@ -198,7 +202,7 @@ MEANINGS = {
     "partition": "how it was split",
     "model": "the network",
     "task": "what was learned",
-    "unseen": "clients that were not there in training, after they joined",
+    "unseen": "clients that took no part in training, after they joined",
     "privacy": "what differential privacy the run has, and what each client has spent of it",
     "shows": "what the observed matrices and figures mean",
     "label_counts": "training samples of each client by class",
@@ -207,11 +211,11 @@ MEANINGS = {
     "bytes_down_per_client": "mean of a client and a round",
     "versions": "of Python, torch and others",
     "digest": "digests by name",
-    "chosen_on": "which samples chose the round",
+    "chosen_on": "on which samples the round was chosen",
     "kernels": "what ran the convolutions",
     "run": "settings of the run, as above",
     "data": "what the sites' data look like",
-    "rules": "what the server waits for and takes",
+    "rules": "what the server waits for and accepts",
     "sites": "names of the sites",
     "code": "files that are not fedgraft's, with their SHA-256",
 }
@@ -219,12 +223,12 @@ MEANINGS = {
 PARTS = ("Result", "Record", "Test", "ClientFigures", "Figures", "Last", "Best", "Refused")
 LEFT = (
     ("config.toml", "every setting; `fedgraft run --config` repeats the run"),
-    ("run.json", "who the run is: settings, fingerprints of the clients' data, versions, instruction sets"),
+    ("run.json", "what identifies the run: settings, fingerprints of the clients' data, versions, instruction sets"),
     ("metrics.jsonl", "a line for each round as soon as it is over; a record as below"),
     ("result.json", "the whole result, written at the end: format 2, below"),
     (
         "start.safetensors",
-        "what an earlier run left for this one to begin with, if it was started so",
+        "what this run started from, if it was started from an earlier one",
     ),
     ("observed.safetensors", "matrices and figures that the method learned, for every round"),
     ("checkpoints/", "the last two checkpoints: server, clients, and a manifest of checksums"),
@@ -237,11 +241,12 @@ def files() -> str:
     """What a run leaves on disk, and what is in result.json."""
     parts = [
         "# Files of a run",
-        "A run leaves a directory, `runs/METHOD-DATASET-seedSEED` unless `--out` names another; a comparison one with "
-        "a run for each method and seed, `agenda.toml` and `comparison.json`.",
-        table(("file", "what it holds"), [(f"`{name}`", about) for name, about in LEFT]),
+        "What is in the directory of a run? A run writes `runs/METHOD-DATASET-seedSEED` unless `--out` names another; a "
+        "comparison writes a directory with a run for each method and seed, the list of runs (`agenda.toml`) and "
+        "`comparison.json`.",
+        table(("file", "contents"), [(f"`{name}`", about) for name, about in LEFT]),
         "`fedgraft.load(DIR)` opens a run, `fedgraft.read(DIR)` reads any number of them, `fedgraft table DIR --format "
-        "csv` writes figures for other programs. A file that was cut or edited is refused in a sentence.",
+        "csv` writes figures for other programs. A file that was truncated or edited is refused with an explanation.",
         "## result.json",
     ]
     for name in PARTS:
