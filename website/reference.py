@@ -39,8 +39,8 @@ def commands() -> str:
 
     parts = [
         "# Command line",
-        "All commands and their options. `fedgraft COMMAND --help` shows the same. A mistake is answered with one sentence "
-        "and exit code 2.",
+        "All commands and their options. `fedgraft COMMAND --help` shows the same. A mistake is answered with one "
+        "sentence and exit code 2.",
     ]
     root = typer.main.get_command(app)
     for path, command in _walk(root, ()):
@@ -241,8 +241,8 @@ def files() -> str:
     """What a run leaves on disk, and what is in result.json."""
     parts = [
         "# Files of a run",
-        "What is in the directory of a run? A run writes `runs/METHOD-DATASET-seedSEED` unless `--out` names another; a "
-        "comparison writes a directory with a run for each method and seed, the list of runs (`agenda.toml`) and "
+        "What is in the directory of a run? A run writes `runs/METHOD-DATASET-seedSEED` unless `--out` names another; "
+        "a comparison writes a directory with a run for each method and seed, the list of runs (`agenda.toml`) and "
         "`comparison.json`.",
         table(("file", "contents"), [(f"`{name}`", about) for name, about in LEFT]),
         "`fedgraft.load(DIR)` opens a run, `fedgraft.read(DIR)` reads any number of them, `fedgraft table DIR --format "
