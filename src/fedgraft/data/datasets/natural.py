@@ -164,7 +164,7 @@ class HeartDisease(Natural):
     licence = "CC BY 4.0"
     citation = "A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano, Heart Disease, UCI, 1989, doi:10.24432/C52P4X"
     megabytes = 1
-    caution = "the gain of federation is about one point here, and smaller than the noise of one split"
+    caution = "the gain of federation is about one point of accuracy here, and smaller than the noise of one split"
     raw = Raw(
         tuple(f"processed.{name}.data" for name in ("cleveland", "hungarian", "switzerland", "va")),
         ("https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/{}",),
@@ -287,7 +287,7 @@ class Wisdm(Natural):
         "G. Weiss, WISDM Smartphone and Smartwatch Activity and Biometrics Dataset, UCI, 2019, doi:10.24432/C5HK59"
     )
     megabytes = 300
-    caution = "one model for all fails here, and nothing is known to beat training alone"
+    caution = "one model for all fails here, and few methods beat training alone (docs/results/board.md)"
     raw = Raw(
         ("wisdm+smartphone+and+smartwatch+activity+and+biometrics+dataset.zip",),
         ("https://archive.ics.uci.edu/static/public/507/{}",),
@@ -336,8 +336,8 @@ class Parkinsons(Natural):
     citation = "A. Tsanas, M. Little, Parkinsons Telemonitoring, UCI, 2009, doi:10.24432/C5ZS3N"
     megabytes = 1
     caution = (
-        "the target was interpolated between three visits: a patient's own line over time (mean absolute error 1.05) "
-        "beats any federation"
+        "the target was interpolated between three visits: a patient's own line over time predicts it well "
+        "without any federation (mean absolute error 1.05)"
     )
     raw = Raw(
         ("parkinsons_updrs.data",),
