@@ -479,10 +479,8 @@ def main() -> None:
     if asked.partitions:
         PARTITIONS.write_text(json.dumps(partitions(asked.partitions)) + "\n", "utf-8")
     here = facts()
-    machine = (
-        asked.machine
-        or f"{here['cores']} core{'s' if here['cores'] != 1 else ''} of an {here['cpu']}, {here['memory_gib']} GiB"
-    )
+    cores = "1 core" if here["cores"] == 1 else f"{here['cores']} cores"
+    machine = asked.machine or f"{cores} of an {here['cpu']}, {here['memory_gib']} GiB"
     if asked.board:
         keep_board(asked.board, RESULTS, machine)
     if asked.taken:
