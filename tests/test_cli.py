@@ -59,6 +59,7 @@ def test_a_run_leaves_a_directory_and_a_table(tmp_path: Path) -> None:
     assert "fedapa-digits-seed0-2" in again.stdout, "an earlier run is never overwritten"
 
 
+@pytest.mark.slow
 def test_a_configuration_file_repeats_a_run(tmp_path: Path) -> None:
     first = fedgraft("run", "fedper", *SMALL, "--out", "one", "--json", cwd=tmp_path)
     second = fedgraft("run", "--config", "one/config.toml", "--out", "two", "--json", cwd=tmp_path)
@@ -67,6 +68,7 @@ def test_a_configuration_file_repeats_a_run(tmp_path: Path) -> None:
     assert one["params"] == two["params"]
 
 
+@pytest.mark.slow
 def test_a_comparison_fits_eighty_columns(tmp_path: Path) -> None:
     done = fedgraft("compare", "fedper", *SMALL, "--seeds", "2", "--out", "c", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -32,10 +32,12 @@ class Mine(FedAvg):
             server[name] = torch.lerp(server[name], tensor, self.keep)
 
 
+@pytest.mark.slow
 def test_a_sound_method_passes_every_check() -> None:
     check_method(FedProx)
 
 
+@pytest.mark.slow
 def test_every_check_says_what_it_looks_at_and_one_s_own_method_passes() -> None:
     told = dict(checks(Mine))
     assert len(told) == 10
@@ -128,6 +130,7 @@ def test_a_broken_method_is_noticed(kind: type[Method], words: str) -> None:
     assert any(re.search(words, wrong) for _, wrong in checks(kind) if wrong)
 
 
+@pytest.mark.slow
 def test_all_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(CheckError, match=r"(?s)Silent fails 1 checks\n- .*would say what keep means"):
         check_method(Silent)

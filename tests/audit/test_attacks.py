@@ -45,6 +45,7 @@ def test_hard_samples_hide_from_the_loss_and_not_from_shadows() -> None:
     assert area(observed[member], observed[~member]).value < 0.65
 
 
+@pytest.mark.slow
 def test_an_attacker_s_head_separates_what_can_be_separated() -> None:
     centres = torch.tensor([[4.0, 0.0], [0.0, 4.0], [-4.0, -4.0]])
     labels = torch.arange(60) % 3

@@ -94,6 +94,7 @@ def test_a_disk_that_becomes_read_only(fed: Federation, small_disk: Path) -> Non
     assert len(fg.resume(small_disk / "run", fed, model=small_network(), workers=1).records) == 5
 
 
+@pytest.mark.slow
 def test_the_program_says_it_in_one_sentence_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
     """A file may not grow beyond what the first checkpoint needs: for the program the same as a disk that is full."""
     done = fedgraft("run", "local", *RUN, "--out", "run", cwd=tmp_path, largest=4096)

@@ -47,6 +47,7 @@ def test_the_shares_of_a_round_add_up() -> None:
     assert shares["efficiency"] + sum(named) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_our_step_and_the_textbook_s_reach_the_same_weights() -> None:
     row = steps.compare(batch=16, seconds=0.0, epochs=3)
     assert row["steps"] == 24

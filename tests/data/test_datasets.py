@@ -447,6 +447,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         running.shutdown()
 
 
+@pytest.mark.slow
 def test_download_fails_over_from_mirror_to_mirror(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ def test_every_public_name_says_what_it_is_takes_and_gives() -> None:
     assert lacking == []
 
 
+@pytest.mark.slow
 def test_no_meaning_is_left_over() -> None:
     """A name that was taken out of the code takes its meaning along."""
     used = {each.name for found in public() if isinstance(found, griffe.Function) for each in found.parameters}

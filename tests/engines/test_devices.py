@@ -170,6 +170,7 @@ def test_cuda_is_opened_in_a_worker_and_never_here(fed: Federation) -> None:
     assert not torch.cuda.is_initialized()
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_be_forked_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fg.run("fedper", workers=1, **SHORT)
     monkeypatch.setattr(devices, "forks", lambda _: False)

@@ -142,6 +142,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted by way of /proc")
 def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
     script = ENDLESS.format(tests=str(Path(__file__).parents[1]), trace=str(tmp_path))
@@ -224,6 +225,7 @@ def test_everyone_is_tested_on_all_test_samples(fed: Federation) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_deadline_holds_with_one_worker_too(fed: Federation, tmp_path: Path) -> None:
     spec = specification(fed, rounds=1)
     _, whole, _ = simulate(FedAvg(), fed, spec)
@@ -252,6 +254,7 @@ class Suspended(FedAvg):
         return super().fit(client, received)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="what a process computes is read from /proc")
 def test_a_worker_that_was_suspended_is_replaced_without_a_deadline(fed: Federation, tmp_path: Path) -> None:
     _, whole, _ = simulate(FedAvg(), fed, specification(fed))
@@ -278,6 +281,7 @@ class Slow(FedAvg):
         return super().fit(client, received)
 
 
+@pytest.mark.slow
 def test_a_worker_that_computes_for_long_is_left_alone(fed: Federation) -> None:
     done, _, _ = simulate(Slow(), fed, specification(fed, rounds=1), workers=2, faults=Faults(retries=0, idle=0.5))
     assert not done[0].refused

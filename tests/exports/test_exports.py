@@ -141,6 +141,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         asking.model_of(tmp_path / "out", None, None)
 
 
+@pytest.mark.slow
 def test_onnx_computes_the_same(tmp_path: Path) -> None:
     import onnxruntime
 

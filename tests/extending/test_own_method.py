@@ -59,5 +59,6 @@ def test_it_is_compared() -> None:
     assert half["last"] != fedavg["last"]
 
 
+@pytest.mark.slow
 def test_it_is_checked() -> None:
     assert "Halfway passes every check" in typed("check", "./mine.py:Halfway")

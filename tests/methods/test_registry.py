@@ -220,6 +220,7 @@ def test_every_file_is_registered_once_under_the_name_that_its_class_has() -> No
         assert getattr(fedgraft, method.__name__) is method
 
 
+@pytest.mark.slow
 def test_names_are_known_before_torch_is_imported() -> None:
     asked = (
         "import sys, fedgraft.methods as m; assert 'fedapa' in m.METHODS and 'fedapaa' not in m.METHODS; "

@@ -138,6 +138,7 @@ def test_what_fails_is_recorded_and_left_until_somebody_asks(tmp_path: Path) -> 
     assert agenda.states() == {"done": 3}
 
 
+@pytest.mark.slow
 def test_somebody_who_is_stopped_leaves_the_run_to_others(tmp_path: Path, alone: dict[str, Any]) -> None:
     agenda = Agenda(tmp_path / "agenda", entries())
     agenda.write()
@@ -176,6 +177,7 @@ def test_a_lease_whose_writer_was_killed_before_its_first_word_is_nobodys(tmp_pa
     assert agenda.states() == {"done": 1}
 
 
+@pytest.mark.slow
 def test_another_machine_is_given_up_when_it_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process cannot be looked for, so only its signs of life count."""
     monkeypatch.setattr(agendas, "LEASE", 1.0)

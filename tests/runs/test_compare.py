@@ -94,6 +94,7 @@ def test_what_a_killed_process_may_leave_of_a_run_is_no_obstacle(tmp_path: Path)
     assert bits(tmp_path / "torn") == bits(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_other_settings_are_another_comparison(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path / "torn", Interrupt(4))

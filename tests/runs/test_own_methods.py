@@ -178,6 +178,7 @@ def cut(run: Path) -> None:
     (run / "checkpoints" / "round-000003").rmdir()
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_file(tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text(FILE)
     (tmp_path / "elsewhere").mkdir()
@@ -200,6 +201,7 @@ def test_the_command_line_takes_a_file(tmp_path: Path) -> None:
         assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_comparison_of_a_file_goes_on_by_its_directory(tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text(FILE)
     words = ["./my.py:Mine", "./my.py:Mine:beta=0.5", "--seeds", "1", *RUN]

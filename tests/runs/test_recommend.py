@@ -57,6 +57,7 @@ def contradictory() -> fg.Federation:
     return fg.own_data(made, task="classification:3", name="contradictory")
 
 
+@pytest.mark.slow
 def test_sites_that_are_alike_should_join(tmp_path: Path) -> None:
     done = recommend(alike(), out=tmp_path / "race", **FEW)
     assert done.pays, str(done)

@@ -208,6 +208,7 @@ def test_a_run_that_another_process_is_at_work_on_is_left_to_it(data: Path, made
     assert not (folder / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_a_committed_figure_comes_out_again(data: Path, made: Path, tmp_path: Path) -> None:
     kept = [run for run in reproduce.found_in([made]) if run.method == "fedapa"]
     (tmp_path / "kept").mkdir()

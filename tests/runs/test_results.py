@@ -97,6 +97,7 @@ def untested(fed: Federation, out: Path, **more: Any) -> Run:
     return fg.run("fedapa", fed, model=small_network(), out=out, progress=True, **QUICK, **more)
 
 
+@pytest.mark.slow
 def test_a_result_is_written_also_when_nobody_could_be_tested(
     fed: Federation, tmp_path: Path, in_rounds: Callable[[set[int]], None]
 ) -> None:

@@ -106,6 +106,7 @@ def test_different_architectures_in_one_federation(fed: Federation) -> None:
         fg.run("fedapa", fed, model="mlp:8,mlp:8-8", **QUICK)
 
 
+@pytest.mark.slow
 def test_a_comparison_has_local_and_fedavg_and_the_same_data_for_all(tmp_path: Path) -> None:
     settings = {"clients": 4, "partition": "dirichlet:0.5", "rounds": 2, "workers": 1, "lr": 0.05}
     comparison = fg.compare(["fedper", fg.FedAPA(mu=0.3)], seeds=2, out=tmp_path / "all", **settings)

@@ -65,6 +65,7 @@ def test_what_cannot_be_swept_is_a_sentence(
 SETTINGS: dict[str, Any] = {"seeds": 1, "rounds": 2, "batch_size": 8, "workers": 1}
 
 
+@pytest.mark.slow
 def test_a_sweep_is_a_comparison_for_every_setting(tmp_path: Path) -> None:
     over = {"lr": [0.01, 0.1], "fedapa.mu": [0.3, 0.5]}
     given: dict[str, Any] = {"federation": blobs(), "model": small_network(), **SETTINGS}
