@@ -40,7 +40,7 @@ class Metric:
     bounded: ClassVar[bool] = False
     single: ClassVar[bool] = False
     counted: ClassVar[bool] = False
-    """Whether it is the share of samples that were answered rightly, so that their number says how sure it is."""
+    """Whether it is the share of samples that were predicted correctly, so that their number says how sure it is."""
 
     def shape(self, outputs: int) -> tuple[int, ...]:
         """Return the shape of a tally for a network of so many outputs; a ``single`` metric is not asked."""
@@ -207,11 +207,11 @@ class AveragePrecision(Metric):
 
 @dataclass(frozen=True)
 class LabelAccuracy(Metric):
-    """The share of labels that were answered rightly."""
+    """The share of labels that were predicted correctly."""
 
     name = "label_accuracy"
     title = "label accuracy"
-    about = "share of labels that were answered rightly"
+    about = "share of labels that were predicted correctly"
     tasks = ("multi-label",)
     percent, bounded = True, True
 
@@ -355,11 +355,11 @@ class Perplexity(Metric):
 
 @dataclass(frozen=True)
 class TokenAccuracy(Metric):
-    """The share of tokens that were foretold rightly."""
+    """The share of tokens that were predicted correctly."""
 
     name = "token_accuracy"
     title = "token accuracy"
-    about = "share of tokens that were foretold rightly"
+    about = "share of tokens that were predicted correctly"
     tasks = ("next-token",)
     percent, bounded = True, True
 

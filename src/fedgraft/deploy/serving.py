@@ -339,12 +339,12 @@ def leaving(method: Method, server: Server) -> str:
     if server.spec.private:
         noised = privacy_of(server)
         return (
-            f"what crosses with {method.name}, {noised}: {method.sends}. In a round {span} bytes leave "
+            f"what is sent with {method.name}, {noised}: {method.sends}. In a round {span} bytes leave "
             f"a site ({', '.join(sorted(fields)) or 'nothing'}), with its steps and seconds, no loss and no test "
             "figures; once, its name and how many samples it has"
         )
     return (
-        f"what crosses with {method.name}: {method.sends}. In a round {span} bytes leave a site "
+        f"what is sent with {method.name}: {method.sends}. In a round {span} bytes leave a site "
         f"({', '.join(sorted(fields)) or 'nothing'}), with its loss, steps and seconds; after a round, how many test "
         "samples its model got right, of how many, for how many it gave no number, and the loss; once, its name and "
         "how many samples it has"

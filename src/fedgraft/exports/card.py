@@ -9,7 +9,7 @@ USES = {
         "Image files of the size that it was trained on, or a folder of them (with Pillow):",
         "image.png folder",
     ),
-    "texts": ("Texts, of which the next character is foretold:", "text.txt"),
+    "texts": ("Texts, whose next character is predicted:", "text.txt"),
 }
 """How new samples are given, by what they are made of."""
 

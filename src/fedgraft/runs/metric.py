@@ -30,7 +30,7 @@ class MetricInfo(BaseModel):
     percent: bool
     """Whether it is shown times a hundred, and differences of it in percentage points."""
     counted: bool = False
-    """Whether it is the share of the test samples that were answered rightly, so that they say how sure it is."""
+    """Whether it is the share of the test samples that were predicted correctly, so that they say how sure it is."""
     low: float | None = None
     high: float | None = None
     """What no figure can be below or above, where that is known."""

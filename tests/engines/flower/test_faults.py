@@ -843,8 +843,8 @@ def test_what_leaves_is_said_before_the_first_round(
 ) -> None:
     begin(tmp_path, fed).serve()
     said = capsys.readouterr().out
-    assert f"what crosses with odd: {Odd.sends}. In a round 424 bytes leave a site" in said
-    assert said.index("what crosses") < said.index("round 1/4")
+    assert f"what is sent with odd: {Odd.sends}. In a round 424 bytes leave a site" in said
+    assert said.index("what is sent") < said.index("round 1/4")
 
 
 def test_a_site_keeps_its_own_network(fed: Federation, tmp_path: Path) -> None:

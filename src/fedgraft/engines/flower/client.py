@@ -145,7 +145,7 @@ def _speak() -> None:
 
 def _hello(branch: Branch, message: Message) -> Message:
     method = branch.workshop.method
-    log.info("site %s takes part; what crosses with %s: %s", branch.site, method.name, method.sends)
+    log.info("site %s takes part; what is sent with %s: %s", branch.site, method.name, method.sends)
     data = branch.workshop.data[branch.client]
     counts = len(data.train), len(data.validation), len(data.test)
     return Message(Hello(branch.site, *counts, __version__, branch.settings).pack(), reply_to=message)
