@@ -15,6 +15,7 @@ others for that, once for as long as they stay the same.
 
 import atexit
 import os
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -59,9 +60,9 @@ class DistributedEngine(LocalEngine):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.workers = max(1, self.workers // _ranks_here())
         self.device = ",".join(devices.share(devices.listed(self.device), _local_rank(), _ranks_here()))
-        self._models = torch.empty(0)
-        """The bank that all ranks have at the moment, for products."""
-        self._version = 0
+        self._sent: tuple[weakref.ref[Tensor], int] | None = None
+        """On the first rank: the bank that the others have a copy of, and its version."""
+        self._copy = torch.empty(0)
         self._lent = ExitStack()
         super().__post_init__()
 
@@ -117,30 +118,34 @@ class DistributedEngine(LocalEngine):
 
     def product(self, rows: Tensor, models: Tensor, *, transposed: bool) -> Tensor:
         """Have every rank make some rows of a product with the bank, which goes to all of them if it is a new one."""
-        new = models is not self._models or models._version != self._version
-        self._models, self._version = models, models._version
+        new = self._sent is None or self._sent[0]() is not models or self._sent[1] != models._version
         parts, rows = bank.shares(len(rows), self.ranks), rows.contiguous()
         form = Form(rows.shape[1], tuple(models.shape) if new else None, models.dtype, transposed)
         self._scattered([("product", (part.stop - part.start, form)) for part in parts])
         if new:
             dist.broadcast(models.contiguous(), src=0)
-        for rank, part in enumerate(parts[1:], start=1):
+            self._sent = weakref.ref(models), models._version
+        others = [(rank, part) for rank, part in enumerate(parts) if rank and part.stop > part.start]
+        for rank, part in others:
             dist.send(rows[part], dst=rank)
         made = rows.new_empty(len(rows), models.shape[0 if transposed else 1])
         bank.in_blocks(rows[parts[0]], models, made[parts[0]], transposed=transposed)
-        for rank, part in enumerate(parts[1:], start=1):
+        for rank, part in others:
             dist.recv(made[part], src=rank)
         return made
 
     def _make(self, count: int, form: Form) -> None:
-        """Make some rows of a product with the bank that all ranks have, or get now."""
+        """Make some rows of a product with the bank of which every rank has a copy, or gets one now."""
         if form.models is not None:
-            self._models = torch.empty(form.models, dtype=form.dtype)
-            dist.broadcast(self._models, src=0)
+            self._copy = torch.empty(0)  # two need not be in memory at once
+            self._copy = torch.empty(form.models, dtype=form.dtype)
+            dist.broadcast(self._copy, src=0)
+        if not count:
+            return
         rows = torch.empty(count, form.width, dtype=form.dtype)
         dist.recv(rows, src=0)
-        made = rows.new_empty(count, self._models.shape[0 if form.transposed else 1])
-        dist.send(bank.in_blocks(rows, self._models, made, transposed=form.transposed), dst=0)
+        made = rows.new_empty(count, self._copy.shape[0 if form.transposed else 1])
+        dist.send(bank.in_blocks(rows, self._copy, made, transposed=form.transposed), dst=0)
 
     def _shares(self, of: Mapping[ClientId, Any]) -> list[dict[ClientId, Any]]:
         """What concerns the clients of each rank."""
