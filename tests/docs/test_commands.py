@@ -97,6 +97,8 @@ def small(words: Sequence[str]) -> list[str]:
     if command == "recommend" and "--method" not in words:
         found += [each for name in FEW for each in ("--method", name)]
     flags = {name: value for name, value in SMALL.items() if name in options and command != "resume"}
+    if "--tune" not in words:
+        flags.pop("tune", None)
     return [*found, *(word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value)))]
 
 
