@@ -234,12 +234,12 @@ def _named_architecture(name: str, fed: Population, example: torch.Tensor, confi
     build = models.builder(name, fed.input_shape, fed.task.outputs)
     if not models.is_shipped(name):
         return _own_architecture(build, example, config, name)
-    bits = (example.shape, example.dtype, example.contiguous().numpy().tobytes())
+    bits = (example.shape, example.dtype, example.contiguous().view(torch.uint8).numpy().tobytes())
     chosen = (config.head, kernels.describe(config.kernels), devices.on_processor(config.device))
     key = (name, fed.task.outputs, chosen, bits)
     if key not in _known:
         while len(_known) >= KEPT:
-            _known.popitem()
+            del _known[next(iter(_known))]  # the oldest
         _known[key] = _architecture(build, example, config, config.head or "head", name)
     return _known[key]
 
