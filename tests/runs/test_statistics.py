@@ -196,6 +196,18 @@ def test_several_differences_are_corrected_together() -> None:
     assert together([one])[0].corrected == one.p
 
 
+def test_pairs_that_are_enough_for_one_test_may_be_too_few_for_several() -> None:
+    six = paired([[0.1] * 6])
+    assert six is not None
+    assert [each.too_few for each in together([six])] == [False], "p is 1/32"
+    both = together([six, six])
+    assert [(each.corrected, each.too_few) for each in both] == [(1 / 16, True)] * 2
+    ten = paired([[0.1] * 10])
+    assert ten is not None
+    assert not any(each.too_few or not each.more_than_noise for each in together([ten] * 25)), "25/512 is below 1/20"
+    assert all(each.too_few and not each.more_than_noise for each in together([ten] * 26))
+
+
 def test_how_sure_a_share_of_few_samples_is() -> None:
     # 2 of 14, z = 1.95996: (2 + z^2 / 2) / (14 + z^2), more or less z sqrt(2 * 12 / 14 + z^2 / 4) / (14 + z^2)
     assert wilson(2 / 14, 14) == pytest.approx((0.0401, 0.3994), abs=1e-4)

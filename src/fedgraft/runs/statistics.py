@@ -47,6 +47,8 @@ class Difference(NamedTuple):
     seeds: int
     effective: float
     """As how many independent pairs these count."""
+    family: int = 1
+    """How many differences were looked at together."""
 
     @property
     def pairs(self) -> int:
@@ -64,8 +66,8 @@ class Difference(NamedTuple):
 
     @property
     def too_few(self) -> bool:
-        """Whether there are so few pairs that the test could not tell even if all of them said the same."""
-        return 2.0 ** (1 - self.pairs) >= SIGNIFICANT
+        """Whether there are so few pairs that the corrected test could not tell even if all of them said the same."""
+        return self.family * 2.0 ** (1 - self.pairs) >= SIGNIFICANT
 
     @property
     def most_gain(self) -> bool:
@@ -99,7 +101,7 @@ def paired(groups: Groups) -> Difference | None:
 def together(differences: Sequence[Difference]) -> list[Difference]:
     """Correct the p values of differences that are looked at together."""
     return [
-        difference._replace(corrected=p)
+        difference._replace(corrected=p, family=len(differences))
         for difference, p in zip(differences, holm([difference.p for difference in differences]), strict=True)
     ]
 
