@@ -1,0 +1,235 @@
+"""The page of a paper: what we measured beside what it printed."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from docs.tables import table
+from fedgraft.core.evaluation import Point
+from fedgraft.papers.tables import ACCURACY, Cell, Item
+from fedgraft.runs.measurement import Measurement, cell_config
+from fedgraft.runs.reproduce import Evidence, Outcome
+
+NOT_HAD = {"emnist", "cinic10", "pathmnist"}
+"""Datasets that could not be had without a download where these runs were made."""
+OTHER_MACHINE = "AMD"
+
+
+class Words:
+    """What the page of a paper is written with."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence, self.paper = evidence, evidence.paper
+
+    def outcome(self, item: str, cell: str, seeds: Sequence[int] | None = None) -> Outcome:
+        chosen = self.paper.item(item)
+        return self.evidence.outcome(chosen, chosen.chosen([cell])[0], seeds=seeds)
+
+    def ours(self, item: str, cell: str, seeds: Sequence[int] | None = None) -> str:
+        """Our figure, by the paper's measure."""
+        mean = self.outcome(item, cell, seeds).mean
+        return "not run" if mean is None else f"{mean:.2f}"
+
+    def draws(self, item: str, cell: str) -> int:
+        return len(self.outcome(item, cell).values)
+
+    def apart(self, item: str, cell: str) -> str:
+        return signed(self.outcome(item, cell).apart or 0.0)
+
+    def last(self, item: str, cell: str, point: str = "trained", figure: str | None = None) -> str:
+        """The last round at a point, over the draws."""
+        runs = self.outcome(item, cell).runs
+        return _mean([last(run, point, figure or self.paper.score.figure) for run in runs]) or "not run"
+
+    def ahead(self, item: str, one: str, other: str, point: str = "", figure: str | None = None) -> str:
+        """By how many points one cell is above another on the draws that both have; by the paper's measure, or last."""
+        both = self._alike(item, one, other)
+        common = set(both[0].seeds) & set(both[1].seeds)
+        means = []
+        for each in both:
+            values = dict(zip(each.seeds, each.values, strict=True))
+            if point:
+                values = {run.seed: last(run, point, figure or self.paper.score.figure) for run in each.runs}
+            means.append(statistics.fmean(values[seed] for seed in common))
+        return signed(means[0] - means[1])
+
+    def _alike(self, item: str, *cells: str) -> list[Outcome]:
+        """What cells gave in runs of one length: the longest that all of them have."""
+        chosen = self.paper.item(item)
+        each = [chosen.chosen([name])[0] for name in cells]
+        lengths = {run.scale: run.config.rounds for cell in each for run in self.evidence.all_of(cell)}
+        for scale in sorted(lengths, key=lambda scale: -lengths[scale]):
+            found = [self.evidence.outcome(chosen, cell, scale) for cell in each]
+            if set.intersection(*(set(outcome.seeds) for outcome in found)):
+                return found
+        raise SystemExit(f"{' and '.join(cells)} of {item} have no draw in common at any scale: mend the words")
+
+    def place(self, item: str, cell: str) -> int:
+        """Which place a cell has among the paper's rows of its column, on the draws that all of them have."""
+        chosen = self.outcome(item, cell).cell
+        column = [each for each in self.paper.item(item).cells if each.column == chosen.column]
+        found = {each.row: self.outcome(item, each.name) for each in column if each.published is not None}
+        found = {row: each for row, each in found.items() if each.values}
+        common = set.intersection(*(set(each.seeds) for each in found.values()))
+        means = {row: statistics.fmean(v for v, seed in zip(each.values, each.seeds, strict=True) if seed in common)
+                 for row, each in found.items()}  # fmt: skip
+        return sorted(means, key=lambda row: -means[row]).index(chosen.row) + 1
+
+    def columns(self, item: str) -> list[str]:
+        """The columns of a table of which anything was measured."""
+        chosen = self.paper.item(item)
+        return [column for column in chosen.columns
+                if any(self.evidence.of(cell) for cell in chosen.cells if cell.column == column)]  # fmt: skip
+
+    def measured(self, item: str, column: str) -> str:
+        """A table of one column: ours at both points, by the paper's measure, and as published."""
+        chosen, figure = self.paper.item(item), self.paper.score.figure
+        cells = [cell for cell in chosen.cells if cell.column == column and cell.quantity == ACCURACY]
+        head = ["row", "draws", "received, last", "trained, last", "ours", "95 % interval", "published", "apart",
+                "KiB up/down", "scale"]  # fmt: skip
+        rows = []
+        for each in (self.evidence.outcome(chosen, cell) for cell in cells):
+            if not each.runs:
+                rows.append([each.cell.row, "not run", "", "", "", "", _published(each.cell), "", "", ""])
+                continue
+            lasts = [_mean([last(run, point, figure) for run in each.runs]) for point in ("received", "trained")]
+            rows.append([
+                each.cell.row + _other(each.runs), str(len(each.values)), *lasts, f"{each.mean:.2f}", _interval(each),
+                _published(each.cell), "" if each.apart is None else f"{each.apart:+.2f}", _traffic(each.runs),
+                each.scale,
+            ])  # fmt: skip
+        return table(head, rows)
+
+    def by_draw(self, item: str, cells: Sequence[tuple[str, str]]) -> str:
+        """The last round on every draw: rows of a cell and a point."""
+        figure = self.paper.score.figure
+        found = [(cell, point, {run.seed: run for run in self.outcome(item, cell).runs}) for cell, point in cells]
+        seeds = sorted({seed for *_, runs in found for seed in runs})
+        rows = []
+        for cell, point, runs in found:
+            values = {seed: last(run, point, figure) for seed, run in runs.items()}
+            each = [f"{values[seed]:.2f}" if seed in values else "" for seed in seeds]
+            rows.append([cell.partition("/")[0], point, *each, _mean(list(values.values()))])
+        return table(["row", "point", *(f"draw {seed}" for seed in seeds), "mean"], rows)
+
+    def changes(self, item: str, base: str) -> str:
+        """What each row changes against one of them, on the draws that both have, beside the published change."""
+        column = base.partition("/")[2]
+        usual = self.outcome(item, base).cell.published or 0.0
+        rows = []
+        for cell in self.paper.item(item).cells:
+            if cell.column == column and cell.name != base and self.outcome(item, cell.name).values:
+                told = "" if cell.published is None else signed(cell.published - usual)
+                common = set(self.outcome(item, cell.name).seeds) & set(self.outcome(item, base).seeds)
+                rows.append([cell.row, self.ahead(item, cell.name, base), told, " ".join(map(str, sorted(common)))])
+        return table(["row", "change", "published change", "draws"], rows)
+
+    def again(self, item: str, column: str) -> str:
+        """Runs of one draw that were computed more than once: `trained`, last round."""
+        rows = []
+        for cell in self.paper.item(item).cells:
+            by_seed: dict[int, list[Measurement]] = {}
+            for run in self.evidence.all_of(cell) if cell.column == column else ():
+                by_seed.setdefault(run.seed, []).append(run)
+            for seed, runs in sorted(by_seed.items()):
+                for run in runs if len(runs) > 1 else ():
+                    how = f"{run.settings.get('kernels', 'auto')} ({run.kernels})"
+                    often = f"every {run.settings.get('evaluate_every', 1)}"
+                    value = self.paper.score.figure
+                    rows.append([cell.row, str(seed), how, often, f"{last(run, 'trained', value):.2f}"])
+        return table(["row", "draw", "kernels", "tested", "trained, last"], rows)
+
+    def course(self, item: str, cells: Sequence[str], rounds: Sequence[int], point: Point, seed: int = 0) -> str:
+        """One draw's figures after some rounds, and pooled in the last."""
+        rows = []
+        for cell in cells:
+            run = next((run for run in self.outcome(item, cell).runs if run.seed == seed), None)
+            if run is None:
+                rows.append([cell.partition("/")[0], *[""] * len(rounds), "not run"])
+                continue
+            there = dict(zip(run.rounds, getattr(run.curve(point), self.paper.score.figure), strict=True))
+            each = [f"{100 * there[number]:.2f}" if there.get(number) is not None else "" for number in rounds]
+            rows.append([cell.partition("/")[0] + _other([run]), *each, f"{last(run, point, 'pooled'):.2f}"])
+        return table(["row", *(f"round {number}" for number in rounds), "pooled, last"], rows)
+
+    def agenda(self) -> str:
+        """What is done of every table, and what waits."""
+        rows = []
+        for item in self.paper.items.values():
+            if item.not_run:
+                rows.append([item.name, item.title, "nothing to run", item.not_run])
+            elif not item.cells:
+                rows.append(
+                    [
+                        item.name,
+                        item.title,
+                        "drawn from the data",
+                        f"`fedgraft reproduce {self.paper.name} {item.name} --plot`",
+                    ]
+                )
+            else:
+                rows.append([item.name, item.title, *self._state(item)])
+        return table(["item", "what", "cells measured", "waiting"], rows)
+
+    def _state(self, item: Item) -> tuple[str, str]:
+        found = {cell.name: self.evidence.outcome(item, cell) for cell in item.cells}
+        done = [each for each in found.values() if each.values]
+        gone = {cell_config(self.paper, cell, 0).dataset for cell in item.cells} & NOT_HAD
+        waiting = [f"{len(found) - len(done)} cells"] if len(done) < len(found) else []
+        if few := sum(len(each.values) < self.paper.draws for each in done):
+            waiting.append(f"draws of {few} (the paper has {self.paper.draws})")
+        if short := sum(each.scale != "full" for each in done):
+            waiting.append(f"the full length of {short}")
+        if gone:
+            waiting.append(f"{', '.join(sorted(gone))}: cannot be had without a download")
+        return f"{len(done)} of {len(found)}", "; ".join(waiting) or "nothing"
+
+    @cached_property
+    def machines(self) -> str:
+        """Where the runs were made."""
+        told = sorted({f"{run.machine} ({run.kernels}, torch {run.torch}, fedgraft {run.fedgraft})"
+                       for run in self.evidence.runs})  # fmt: skip
+        return "; ".join(told)
+
+    @property
+    def runs(self) -> int:
+        return len(self.evidence.runs)
+
+    @property
+    def scales(self) -> str:
+        """What the shorter runs are."""
+        told = {name: ", ".join(f"{key} {value}" for key, value in changes.items())
+                for name, changes in self.paper.scales.items() if changes}  # fmt: skip
+        return "; ".join(f"{name}: {changes}" for name, changes in told.items())
+
+
+def signed(value: float) -> str:
+    """Points with a sign; none is none."""
+    return f"{value:+.1f}" if round(value, 1) else "0.0"
+
+
+def last(run: Measurement, point: str, figure: str) -> float:
+    """Percent in the last round."""
+    return 100 * float(getattr(run.curve(point), figure)[-1])  # type: ignore[arg-type]
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.2f}" if values else ""
+
+
+def _interval(each: Outcome) -> str:
+    found = each.interval
+    return "one draw" if found is None else f"{found.low:.2f} to {found.high:.2f}"
+
+
+def _published(cell: Cell) -> str:
+    return "" if cell.published is None else f"{cell.published:.2f}"
+
+
+def _traffic(runs: Sequence[Measurement]) -> str:
+    up, down = (statistics.fmean(getattr(run, way) for run in runs) / 1024 for way in ("bytes_up", "bytes_down"))
+    return f"{up:,.0f}/{down:,.0f}"
+
+
+def _other(runs: Iterable[Measurement]) -> str:
+    return "†" if any(OTHER_MACHINE in run.machine for run in runs) else ""
