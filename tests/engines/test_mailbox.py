@@ -1,12 +1,13 @@
 """Letters between a parent and a worker: the same values whichever way they take, and none that a later one changes."""
 
 from multiprocessing import Pipe
+from typing import Any
 
 import pytest
 import torch
 
 from fedgraft.core.message import Message
-from fedgraft.engines.mailbox import Mailbox, shared_memory
+from fedgraft.engines.mailbox import Mailbox, packed, shared_memory, unpacked
 
 LETTER = {
     "message": Message(weights=torch.arange(1000.0), seen=torch.tensor([True, False]), rate=0.5),
@@ -62,3 +63,29 @@ def test_tensors_do_not_go_down_the_pipe_where_there_is_memory() -> None:
     here, there = Pipe()
     Mailbox(here, outgoing=shared_memory(2**22), incoming=None).send(torch.zeros(2**18))
     assert len(there.recv_bytes()) < 1000
+
+
+def test_a_packed_value_comes_out_as_it_went_in_with_memory_of_its_own() -> None:
+    shared = torch.arange(5.0)
+    value: dict[str, Any] = {
+        "messages": {3: Message.of({"weights": shared}), 4: Message.of({"weights": shared, "count": torch.tensor(2)})},
+        "odd": [torch.ones(3, 4).T, torch.zeros(0), torch.tensor(1.5), torch.tensor([True, False])],
+        "rest": ("train", None, ValueError("no")),
+    }
+    whole = packed(value)
+    found = unpacked(whole)
+    whole.fill_(7)
+    assert torch.equal(found["messages"][3]["weights"], shared)
+    assert found["messages"][3]["weights"] is found["messages"][4]["weights"], "it travelled once"
+    assert int(found["messages"][4]["count"]) == 2
+    for tensor, was in zip(found["odd"], value["odd"], strict=True):
+        assert tensor.dtype == was.dtype
+        assert torch.equal(tensor, was)
+    assert found["rest"][:2] == ("train", None)
+    assert repr(found["rest"][2]) == "ValueError('no')"
+    found["messages"][3]["weights"].add_(1)
+    assert float(shared.sum()) == 10
+
+
+def test_a_packed_value_is_hardly_longer_than_its_tensors() -> None:
+    assert len(packed([torch.zeros(1000), torch.zeros(1000)])) < 8000 + 500

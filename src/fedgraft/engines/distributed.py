@@ -3,10 +3,11 @@
     torchrun --nproc-per-node 4 -m fedgraft run fedavg --clients 100000 --engine distributed
 
 Every process plans the same run. Rank 0 is the server. Each rank, the first too, has the clients whose number modulo
-the number of ranks is its own: it keeps their states and does their work, as the local engine does. What a wave needs
-goes out in one scatter and comes back in one gather, so that the server has the replies that it has on one machine, and
-the bits are the same at any number of ranks. Messages and replies are in the processor's memory on both ends and travel
-by gloo, wherever a rank trains (`--device cuda`: each on its share of its machine's devices).
+the number of ranks is its own: it keeps their states and does their work, as the local engine does. Each rank is sent
+what its clients need in a wave, and sends their replies back, so that the server has the replies that it has on one
+machine, and the bits are the same at any number of ranks. Messages and replies are in the processor's memory on both
+ends and travel by gloo, wherever a rank trains (`--device cuda`: each on its share of its machine's devices); those of
+the first rank's own clients do not travel.
 
 A server that mixes the models of very many clients has its matrix products made by all ranks, which are idle while it
 works: each makes the rows of some clients, in the blocks in which one process makes them. The models are sent to the
@@ -35,6 +36,7 @@ from fedgraft.core.message import Message
 from fedgraft.core.state import State
 from fedgraft.engines import devices
 from fedgraft.engines.local import LocalEngine
+from fedgraft.engines.mailbox import packed, unpacked
 
 PATIENCE = timedelta(days=1)
 """How long a rank waits for the others; one that dies is noticed at once."""
@@ -176,14 +178,33 @@ class DistributedEngine(LocalEngine):
             return error
 
     def _scattered(self, each: Sequence[Any] | None) -> Any:
-        received = [None]
-        dist.scatter_object_list(received, None if each is None else list(each), src=0)
-        return received[0]
+        """Send every rank its own, or return what the first rank sent this one."""
+        if each is None:
+            return _received(0)
+        for rank in range(1, self.ranks):
+            _send(each[rank], rank)
+        return each[0]
 
     def _gathered(self, answer: Any) -> list[Any]:
-        everybody: list[Any] | None = [None] * self.ranks if self.rank == 0 else None
-        dist.gather_object(answer, everybody, dst=0)
-        return everybody or []
+        """Return everybody's answers on the first rank; on the others nothing."""
+        if self.rank:
+            _send(answer, 0)
+            return []
+        return [answer, *(_received(rank) for rank in range(1, self.ranks))]
+
+
+def _send(value: Any, rank: int) -> None:
+    whole = packed(value)
+    dist.send(torch.tensor(len(whole)), dst=rank)
+    dist.send(whole, dst=rank)
+
+
+def _received(rank: int) -> Any:
+    length = torch.tensor(0)
+    dist.recv(length, src=rank)
+    whole = torch.empty(int(length), dtype=torch.uint8)
+    dist.recv(whole, src=rank)
+    return unpacked(whole)
 
 
 def _rank() -> int:

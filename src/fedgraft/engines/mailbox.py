@@ -20,6 +20,9 @@ from fedgraft.core.message import Message
 CAPACITY = 2**30
 """Bytes of address space for one direction; only what is written to takes memory. Larger letters go down the pipe."""
 _ALIGNED = 64
+_LENGTH = 8
+"""Bytes that say how long the structure of a packed value is."""
+Place = tuple[int, int]
 
 
 def shared_memory(capacity: int = CAPACITY) -> mmap.mmap | None:
@@ -58,18 +61,57 @@ class Mailbox:
         return pickle.loads(structure, buffers=map(bytearray, stretches) if keep else stretches)
 
 
-def _laid(buffers: Sequence[pickle.PickleBuffer], memory: mmap.mmap) -> list[tuple[int, int]] | None:
+def packed(value: Any) -> Tensor:
+    """Make one tensor of bytes of a value, for a transport that knows nothing else."""
+    buffers: list[pickle.PickleBuffer] = []
+    structure = _pickled(value, buffers)
+    contents = [buffer.raw() for buffer in buffers]
+    places, size = _places(contents)
+    head = pickle.dumps((structure, places))
+    start = _up(_LENGTH + len(head))
+    whole = torch.empty(start + size, dtype=torch.uint8)
+    memory = whole.numpy().data
+    memory[:_LENGTH] = len(head).to_bytes(_LENGTH, "little")
+    memory[_LENGTH : _LENGTH + len(head)] = head
+    _lay(contents, places, memory[start:])
+    return whole
+
+
+def unpacked(whole: Tensor) -> Any:
+    """Return the value that was packed; its tensors have memory of their own."""
+    seen = whole.numpy().data
+    length = int.from_bytes(seen[:_LENGTH], "little")
+    structure, places = pickle.loads(seen[_LENGTH : _LENGTH + length])
+    behind = seen[_up(_LENGTH + length) :]
+    return pickle.loads(structure, buffers=[bytearray(behind[start:stop]) for start, stop in places])
+
+
+def _laid(buffers: Sequence[pickle.PickleBuffer], memory: mmap.mmap) -> list[Place] | None:
     """Copy buffers into the memory and say where; None if they do not fit."""
     contents = [buffer.raw() for buffer in buffers]
-    places, start = [], 0
+    places, size = _places(contents)
+    if size > len(memory):
+        return None
+    _lay(contents, places, memory)
+    return places
+
+
+def _places(contents: Sequence[memoryview]) -> tuple[list[Place], int]:
+    """Where contents lie one behind another, and how long all of that is."""
+    places, start = list[Place](), 0
     for content in contents:
         places.append((start, start + content.nbytes))
-        start += -(-content.nbytes // _ALIGNED) * _ALIGNED
-    if start > len(memory):
-        return None
+        start += _up(content.nbytes)
+    return places, start
+
+
+def _lay(contents: Sequence[memoryview], places: Sequence[Place], memory: mmap.mmap | memoryview) -> None:
     for (begin, end), content in zip(places, contents, strict=True):
         memory[begin:end] = content
-    return places
+
+
+def _up(length: int) -> int:
+    return -(-length // _ALIGNED) * _ALIGNED
 
 
 class _Pickler(pickle.Pickler):
