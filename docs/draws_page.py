@@ -137,9 +137,9 @@ class Draws:
         values = self.evidence.outcome(table1, cell, "full").values
         assert cell.published is not None
         below = sum(value < cell.published for value in values)
-        which = f"all {len(values)}" if below == len(values) else f"{below} of {len(values)}"
+        which = "all" if below == len(values) else str(below)
         told = f"{cell.published:.2f}, a mean of {self.paper.draws} draws"
-        return f"The published FedAPA ({told}) lies above {which} of our draws"
+        return f"The published FedAPA ({told}) lies above {which} of our {len(values)} draws"
 
     @property
     def short_tables(self) -> str:
