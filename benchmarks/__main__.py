@@ -1,8 +1,9 @@
 """Measure speed and memory, and write the figures and the page that shows them.
 
-    python -m benchmarks                    # engine, clients, steps, server, growth, agenda
+    python -m benchmarks                    # engine, clients, steps, server, growth, crowds, agenda
     python -m benchmarks peers              # the same work by other libraries, each in an environment of its own
     python -m benchmarks million            # a million clients, in one process and on two ranks; takes a while
+    python -m benchmarks ranks              # FedAPA's server with a thousand clients, on 1, 2 and 4 ranks
     python -m benchmarks deployment         # a round on Flower against one of the local engine; takes a while
     python -m benchmarks engine --tiny --figures DIR/figures.json --page DIR/page.md
     python -m benchmarks page               # the page again, from the figures
@@ -27,12 +28,14 @@ PARTS = {
     "steps": "benchmarks.steps",
     "server": "benchmarks.server",
     "growth": "benchmarks.growth",
+    "crowds": "benchmarks.crowds",
     "agenda": "benchmarks.agenda",
     "million": "benchmarks.million",
+    "ranks": "benchmarks.ranks",
     "peers": "benchmarks.peers.race",
     "deployment": "benchmarks.deployment",
 }
-ALONE = [part for part in PARTS if part not in ("million", "peers", "deployment")]
+ALONE = [part for part in PARTS if part not in ("million", "ranks", "peers", "deployment")]
 
 
 def main() -> None:

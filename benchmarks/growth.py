@@ -2,23 +2,24 @@
 
 import json
 import sys
+import tempfile
 import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import numpy as np
-
+import fedgraft as fg
 from benchmarks import work
 from benchmarks.machine import MEBI, measured, median, own_peak
-from fedgraft.core.rounds import Participation, rounds
-from fedgraft.core.task import Classification
+from fedgraft.core.rounds import Participation, Round, rounds
 from fedgraft.data.datasets import Dataset
 from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import single_thread
+from fedgraft.runs.run import Run
 
 WIDTHS = {10**4: 13, 10**5: 126, 10**6: 1258, 10**7: 12579}
 """Hidden units of a network of one hidden layer on 28x28 images, for so many parameters."""
-
-CROWDS = ((1000, "memory"), (100_000, "memory"), (100_000, "disk"))
 
 
 def simulate(point: dict[str, Any]) -> dict[str, Any]:
@@ -36,54 +37,49 @@ def simulate(point: dict[str, Any]) -> dict[str, Any]:
         server = run.method.setup(run.spec)
         done = list(rounds(run.method, server, engine, Participation(), evaluate_every=run.spec.rounds))
     counted = done[1:]
-    quarter = max(1, len(counted) // 4)
     return {
         "data": origin, "parameters": run.spec.layout(0).size, "samples_each": run.spec.samples[0],
         "round_seconds": median(this.seconds for this in counted),
-        "first_quarter_seconds": median(this.seconds for this in counted[:quarter]),
-        "last_quarter_seconds": median(this.seconds for this in counted[-quarter:]),
         "server_seconds": median(this.server_seconds for this in counted),
         "evaluation_seconds": done[-1].evaluation_seconds, "total_seconds": time.perf_counter() - began,
         "accuracy": done[-1].test["received"].pooled, "peak_parent_mib": round(own_peak() / MEBI),
     }  # fmt: skip
 
 
-def crowd(point: dict[str, Any]) -> dict[str, Any]:
-    """Rounds of a hundred clients out of very many, each with ten images of MNIST's size; the models of 100 are tested.
+class Clock:
+    """Notes when each round of a run is over."""
 
-    One process: the seconds are those of the processor, so that a busy machine counts less.
+    def __init__(self) -> None:
+        self.ended: list[float] = []
+
+    def begin(self, run: Run) -> None: ...
+
+    def round(self, run: Run, this: Round) -> None:
+        self.ended.append(time.perf_counter())
+
+    def end(self, run: Run) -> None: ...
+
+
+def whole(point: dict[str, Any]) -> dict[str, Any]:
+    """A run as a user has it, with a directory in which its history and its checkpoints are kept.
+
+    The seconds of a round are a mean, with what is written in between; the first round is not counted.
     """
-    clients, picked = point["clients"], min(100, point["clients"])
-    run, _ = work.planned(
-        point["method"], dataset=_pictures(11 * clients, 10 * clients), clients=clients, partition="iid",
-        model="lenet5", rounds=point["rounds"], batch_size=10, epochs=1, lr=0.02, storage=point["storage"],
-    )  # fmt: skip
-    spent, began, share = [], time.process_time(), picked / clients
-    with single_thread(), LocalEngine(run.method, run.spec, work.clients(run), storage=point["storage"]) as engine:
-        server = run.method.setup(run.spec)
-        for _ in rounds(
-            run.method, server, engine, Participation(share, share),
-            evaluate_every=run.spec.rounds, evaluate_clients=picked,
-        ):  # fmt: skip
-            spent.append(time.process_time() - began)
-            began = time.process_time()
-        met = len(engine.states.met)
+    clock, began = Clock(), time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        fg.run(
+            point["method"], dataset=point["dataset"], model=point["model"], clients=point["clients"],
+            rounds=point["rounds"], evaluate_every=point["rounds"], batch_size=50, epochs=1, lr=0.02, partition="iid",
+            workers=2, out=Path(folder) / "run", watchers=[clock], progress=False,
+        )  # fmt: skip
+        total = time.perf_counter() - began
+        written = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    spent = [after - before for before, after in pairwise(clock.ended)]
+    quarter = max(1, len(spent) // 4)
     return {
-        "round_seconds": median(spent[1:-1]), "met": met, "picked": picked,
-        "peak_parent_mib": round(own_peak() / MEBI),
+        "first_quarter_seconds": fmean(spent[:quarter]), "last_quarter_seconds": fmean(spent[-quarter:]),
+        "total_seconds": total, "written_mib": written / MEBI, "peak_parent_mib": round(own_peak() / MEBI),
     }  # fmt: skip
-
-
-def _pictures(count: int, training: int) -> Dataset:
-    """Noise around ten pictures, made a few at a time: with floats of all of them, the data would decide the peak."""
-    rng, labels = np.random.default_rng(0), np.arange(count) % 10
-    pictures, x = rng.integers(0, 200, (10, 28, 28)), np.empty((count, 28, 28), np.uint8)
-    for start in range(0, count, 10_000):
-        some = pictures[labels[start : start + 10_000]]
-        x[start : start + 10_000] = some + rng.integers(0, 56, some.shape)
-    return Dataset(
-        "mnist", x[:training], labels[:training], x[training:], labels[training:], Classification(10)
-    )  # fmt: skip
 
 
 def _first(dataset: Dataset, count: int) -> Dataset:
@@ -105,17 +101,17 @@ def points(*, tiny: bool) -> dict[str, list[dict[str, Any]]]:
         if not tiny or count < 10**5
     ]
     by_rounds = [
-        {"method": "fedapa", "dataset": "digits", "model": "cnn-digits", "clients": 10, "rounds": count}
+        {
+            "kind": "whole",
+            "method": "fedapa",
+            "dataset": "digits",
+            "model": "cnn-digits",
+            "clients": 10,
+            "rounds": count,
+        }
         for count in ((3, 6) if tiny else (20, 100, 500, 10_000))
-    ]
-    crowds = [
-        {"kind": "crowd", "method": method, "clients": clients, "storage": storage, "rounds": 4 if tiny else 8}
-        for method in ("fedavg", "fedper", "ditto", "apfl")
-        for clients, storage in (
-            ((20, "disk"),) if tiny else ((1000, "memory"), (100_000, "memory"), (100_000, "disk"))
-        )
-    ]
-    return {"clients": by_clients, "parameters": by_parameters, "rounds": by_rounds, "crowds": crowds}
+    ]  # fmt: skip
+    return {"clients": by_clients, "parameters": by_parameters, "rounds": by_rounds}
 
 
 def measure(*, tiny: bool = False) -> dict[str, Any]:
@@ -127,4 +123,4 @@ def measure(*, tiny: bool = False) -> dict[str, Any]:
 
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
-    print(json.dumps(crowd(asked) if asked.get("kind") == "crowd" else simulate(asked)))
+    print(json.dumps(whole(asked) if asked.get("kind") == "whole" else simulate(asked)))

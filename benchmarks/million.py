@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from fedgraft.core.rounds import Round
 from fedgraft.runs.run import Run
 
 EACH, PIXELS = (4, 1), (8, 8)
+CROWD: dict[str, Any] = {"method": "fedavg", "model": "mlp:4", "storage": "disk", "learned": "weights/0"}
+"""What a point is, unless it says otherwise; ``learned`` is what the server has in the end, for the checksum."""
 LOAD = """
 from pathlib import Path
 import numpy as np
@@ -64,14 +67,16 @@ def pictures(place: Path, clients: int) -> None:
 
 def simulate(point: dict[str, Any], place: Path) -> None:
     """One run, or this rank's part of it; its figures go to a file, since only the first rank comes back."""
+    point = CROWD | point
     clock, rank = Clock(), int(os.environ.get("RANK", 0))
     began = time.perf_counter()
     done: Run | None = None
     try:
         done = fg.run(
-            "fedavg", dataset=f"{place / 'crowd.py'}:load", clients=point["clients"], partition="iid", model="mlp:4",
-            rounds=point["rounds"], epochs=1, batch_size=4, participation=str(point["share"]), workers=1,
-            evaluate_every=point["rounds"], evaluate_clients=100, storage="disk", engine=point["engine"],
+            point["method"], dataset=f"{place / 'crowd.py'}:load", clients=point["clients"], partition="iid",
+            model=point["model"], rounds=point["rounds"], epochs=1, batch_size=4, participation=str(point["share"]),
+            workers=1, evaluate_every=point["rounds"], evaluate_clients=100, storage=point["storage"],
+            engine=point["engine"],
             out=place / "runs" / f"{point['engine']}-{point['ranks']}-{point['clients']}-{point['share']}",
             watchers=[clock], progress=False,
         )  # fmt: skip
@@ -81,12 +86,14 @@ def simulate(point: dict[str, Any], place: Path) -> None:
             "peak_mib": round(own_peak() / MEBI),
         }  # fmt: skip
         if done is not None and done.server is not None:
-            weights = done.server["weights/0"].numpy().tobytes()
+            weights = done.server[point["learned"]].numpy().tobytes()
             starts = [clock.planned, *clock.rounds]
             figures |= {
                 "planned_seconds": clock.planned, "written_seconds": clock.ended - clock.rounds[-1],
                 "round_seconds": [after - before for before, after in zip(starts, clock.rounds, strict=False)],
                 "accepted": [record["accepted"] for record in done.records],
+                "whole_rounds": [record["seconds"] for record in done.records],
+                "server_rounds": [record["server_seconds"] for record in done.records],
                 "checksum": hashlib.sha256(weights).hexdigest()[:16],
             }  # fmt: skip
         (place / f"rank-{rank}.json").write_text(json.dumps(figures))
@@ -117,8 +124,13 @@ def points(*, tiny: bool) -> list[dict[str, Any]]:
 
 
 def measure(*, tiny: bool = False) -> list[dict[str, Any]]:
+    return each_measured(points(tiny=tiny))
+
+
+def each_measured(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Measure points one after another, each with files of its own."""
     found = []
-    for point in points(tiny=tiny):
+    for point in points:
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
             pictures(place, point["clients"])

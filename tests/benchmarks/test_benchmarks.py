@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import clients, engine, growth, machine, million, page, server, steps, work
+from benchmarks import clients, crowds, engine, growth, machine, million, page, ranks, server, steps, work
 from benchmarks.peers import race
 from fedgraft import kernels
 from fedgraft.engines.local import LocalEngine
@@ -62,8 +62,12 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Every part once, with as little work as it can have."""
     small = {"method": "fedapa", "dataset": "mnist", "model": "mlp:4", "clients": 3, "rounds": 2, "tiny": True}
     point = {**small, **growth.simulate(small), "peak_mib": 1}
-    many = {"method": "ditto", "clients": 20, "storage": "disk", "rounds": 3}
-    many |= growth.crowd(many)
+    long = {"method": "fedapa", "dataset": "digits", "model": "mlp:4", "clients": 3, "rounds": 5}
+    long |= {**growth.whole(long), "peak_mib": 1}
+    many: dict[str, Any] = {"method": "ditto", "clients": 20, "storage": "disk", "rounds": 3}
+    many |= crowds.alone(many)
+    turns = crowds.in_turns({"method": "ditto", "crowds": [(10, "memory"), (20, "disk")], "rounds": 4})
+    both = [{**many, "round_seconds": seconds, "times": n} for n, seconds in enumerate(turns["round_seconds"], start=1)]
     merged = [{"method": n, "clients": 3, **server.step(n, 3, 1)} for n, *_ in server.STEPS]
     ours = race.measure(tmp_path_factory.mktemp("peers"), tiny=True, field=race.FIELD[:1])
     results = {
@@ -75,7 +79,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "steps": merged,
             "apple_mixing": [server.apple_mixing(3, 8, 0.0)],
         },
-        "growth": {"clients": [point], "parameters": [point], "rounds": [point], "crowds": [many]},
+        "growth": {"clients": [point], "parameters": [point], "rounds": [long]},
+        "crowds": both,
         "agenda": {
             "runs": 4, "setting": "small", "table": [{"processes": 2, "workers": 1, "seconds": 2.0, "ratio": 1.8}],
             "killed": {"every": 5, "kills": 1, "lost": 0, "twice": 0, "same": True, "seconds": 3.0},
@@ -97,7 +102,9 @@ def test_every_part_gives_its_figures(figures: dict[str, Any]) -> None:
         assert row["cost_ms"] > 0
     assert figures["server"]["result"]["beside_fedavg"]["clients"] == 4
     assert figures["growth"]["result"]["clients"][0]["parameters"] == 784 * 4 + 4 + 4 * 10 + 10
-    assert figures["growth"]["result"]["crowds"][0]["met"] == 20
+    assert [row["met"] for row in figures["crowds"]["result"]] == [20, 20]
+    assert all(row["round_seconds"] > 0 for row in figures["crowds"]["result"])
+    assert figures["growth"]["result"]["rounds"][0]["written_mib"] > 0
     assert [row["method"] for row in figures["server"]["result"]["steps"]] == [name for name, *_ in server.STEPS]
 
 
@@ -117,7 +124,7 @@ def test_the_page_tells_the_figures(figures: dict[str, Any]) -> None:
     assert f"{row['efficiency']:.3f}" in text
     assert "Side by side with peers" in text
     assert "| 2 | 1 | 2.0 | 120.0 | 1.80 | 1.7: met |" in text
-    assert text.count("Reduced scale") == 7
+    assert text.count("Reduced scale") == 8
     assert figures["engine"]["machine"]["torch"] in text
     assert "Growth" not in page.render({"engine": figures["engine"]}), "what was not measured is not told"
 
@@ -133,6 +140,15 @@ def test_a_crowd_is_simulated_from_mapped_pictures(tmp_path: Path, figures: dict
     text = page.render({"million": {**figures["engine"], "result": [row]}})
     assert f"| 12,000 | 24 | local | {row['planned_seconds']:.1f} |" in text
     assert f"`{row['checksum']}` |" in text
+
+
+@pytest.mark.slow
+def test_models_are_mixed_on_ranks_to_the_same_bits(figures: dict[str, Any]) -> None:
+    alone, two = ranks.measure(tiny=True)
+    assert alone["checksum"] == two["checksum"]
+    assert two["accepted"] == [300] * 4
+    text = page.render({"ranks": {**figures["engine"], "result": [alone, two]}})
+    assert f"| distributed, 2 ranks | {two['round']:.2f} | {two['server']:.2f} |" in text
 
 
 def test_the_page_can_be_made_again_of_the_figures_that_are_kept() -> None:
