@@ -151,6 +151,7 @@ def test_a_mean_in_blocks_is_the_mean() -> None:
 
 def test_a_bank_of_which_every_row_is_replaced_is_what_replaces_it() -> None:
     old, new = torch.zeros(3, 2), torch.ones(3, 2)
-    assert bank.replaced(old, [0, 1, 2], new) is new
-    assert bank.replaced(old, [2, 0], torch.tensor([[2.0, 2.0], [1.0, 1.0]])).tolist() == [[1, 1], [0, 0], [2, 2]]
+    assert bank.replace(old, [0, 1, 2], new) is new
     assert old.tolist() == [[0, 0]] * 3
+    assert bank.replace(old, [2, 0], torch.tensor([[2.0, 2.0], [1.0, 1.0]])) is old
+    assert old.tolist() == [[1, 1], [0, 0], [2, 2]]

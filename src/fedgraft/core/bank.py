@@ -73,11 +73,11 @@ def shares(rows: int, makers: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
-def replaced(bank: Tensor, rows: Sequence[int], values: Tensor) -> Tensor:
-    """Return the bank with new ``values`` in some rows; it is these values, if all rows are replaced in order."""
+def replace(bank: Tensor, rows: Sequence[int], values: Tensor) -> Tensor:
+    """Put new ``values`` into some rows of the bank, in place; they are the bank, if all rows are replaced in order."""
     if len(rows) == len(bank) and list(rows) == list(range(len(bank))):
         return values
-    return bank.index_copy(0, torch.tensor(rows), values)
+    return bank.index_copy_(0, torch.tensor(rows), values)
 
 
 def mean(bank: Tensor, weights: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from fedgraft.core.engine import Engine
 from fedgraft.core.evaluation import KINDS, POINTS, Point, Score, Scores, Summary
 from fedgraft.core.exchange import Failure, Outcome
 from fedgraft.core.inbox import blocks, collector, parted
+from fedgraft.core.magnitude import finite
 from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Method, Server, Spec, weight
 from fedgraft.core.release import leaves
@@ -343,7 +344,7 @@ def _doubt(server: Server, engine: Engine, client: ClientId, scores: Scores | No
 def _insist_on_finite(method: Method, server: Server) -> None:
     """Stop before numbers that are none spread from the server to everybody: finite replies can still overflow."""
     for name, tensor in server.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if tensor.is_floating_point() and not finite(tensor):
             raise UserError(
                 f"{method.name}, round {server.round + 1}: what the server made of finite replies, {name!r}, is not "
                 "finite; a smaller lr, or a smaller norm of the stage bound, may help"

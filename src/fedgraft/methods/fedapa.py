@@ -116,7 +116,7 @@ class FedAPA(Method):
         else:
             A[senders] = self.settled(A, senders)
         server["A"], server["velocity"] = A, velocity
-        server["bank"] = bank.replaced(Theta, senders, uploads)
+        server["bank"] = bank.replace(Theta, senders, uploads)
 
     def mixtures(self, server: Server, clients: Sequence[ClientId]) -> Tensor:
         """sum_j a_ij theta_j for each of the clients: sent, and where their training began when they reply."""
