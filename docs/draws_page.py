@@ -11,6 +11,7 @@ import numpy as np
 from docs.paper_page import last
 from docs.tables import table
 from fedgraft.papers.tables import Paper
+from fedgraft.report.page import chance
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, cell_config
 from fedgraft.runs.reproduce import Evidence
@@ -96,7 +97,7 @@ class Draws:
             deviation, together, alone, apart = self.needed(one, other)
             rows.append([
                 f"{one} - {other}", f"{found.mean:+.2f}", f"{found.interval.low:+.2f} to {found.interval.high:+.2f}",
-                f"{found.p:.3f}", f"{found.improvement:.2f}", f"{deviation:.2f}", str(together), f"{alone:.2f}",
+                chance(found.p), f"{found.improvement:.2f}", f"{deviation:.2f}", str(together), f"{alone:.2f}",
                 str(apart),
             ])  # fmt: skip
         head = ["pair", "difference", "95 % interval", "p", "probability of improvement", "deviation of the difference",
@@ -112,7 +113,7 @@ class Draws:
                 if (method, name) == ("local", "Local") or (fit := line(x, self.figures(method))) is None:
                     continue
                 slope = f"{fit.slope:.2f} ({fit.interval.low:.2f} to {fit.interval.high:.2f})"
-                rows.append([method, name, slope, f"{100 * fit.explained:.0f} %", f"{fit.p:.3f}"])
+                rows.append([method, name, slope, f"{100 * fit.explained:.0f} %", chance(fit.p)])
         return table(["method", "along", "points for each point (95 % interval)", "of the variance", "p"], rows)
 
     def published(self) -> str:
@@ -124,7 +125,7 @@ class Draws:
                 found = standing(cell.published, each.values, of=self.paper.draws)
                 deviation = statistics.stdev(each.values)
                 ours = [f"{value:.2f}" for value in (each.mean, deviation, max(each.values), cell.published)]
-                rows.append([cell.row, str(len(each.values)), *ours, f"{found.deviations:+.1f}", f"{found.p:.3f}"])
+                rows.append([cell.row, str(len(each.values)), *ours, f"{found.deviations:+.1f}", chance(found.p)])
         return table(
             ["method", "draws", "ours", "deviation", "our highest", "published", "deviations above", "p"], rows
         )
