@@ -1,10 +1,29 @@
-"""Timing on one thread: ways of doing the same in turns, and what the core could do at most."""
+"""Timing: ways of doing the same in turns on one thread, the rounds of a run, and what the core could do at most."""
 
 import time
 from collections.abc import Callable, Sequence
 
 from benchmarks.machine import median
+from fedgraft.core.rounds import Round
 from fedgraft.kernels.native import library
+from fedgraft.runs.run import Run
+
+
+class Stopwatch:
+    """Notes when a run is planned, when each of its rounds is over, and when it ends, by the clock ``now``."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.planned, self.rounds, self.ended = 0.0, list[float](), 0.0
+
+    def begin(self, run: Run) -> None:
+        self.planned = self._now()
+
+    def round(self, run: Run, this: Round) -> None:
+        self.rounds.append(self._now())
+
+    def end(self, run: Run) -> None:
+        self.ended = self._now()
 
 
 def in_turns(ways: Sequence[Callable[[], object]], seconds: float, stretch: int = 4) -> list[float]:

@@ -11,12 +11,12 @@ from typing import Any
 
 import fedgraft as fg
 from benchmarks import work
+from benchmarks.clock import Stopwatch
 from benchmarks.machine import MEBI, measured, median, own_peak
-from fedgraft.core.rounds import Participation, Round, rounds
+from fedgraft.core.rounds import Participation, rounds
 from fedgraft.data.datasets import Dataset
 from fedgraft.engines.local import LocalEngine
 from fedgraft.engines.workshop import single_thread
-from fedgraft.runs.run import Run
 
 WIDTHS = {10**4: 13, 10**5: 126, 10**6: 1258, 10**7: 12579}
 """Hidden units of a network of one hidden layer on 28x28 images, for so many parameters."""
@@ -46,26 +46,12 @@ def simulate(point: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class Clock:
-    """Notes when each round of a run is over."""
-
-    def __init__(self) -> None:
-        self.ended: list[float] = []
-
-    def begin(self, run: Run) -> None: ...
-
-    def round(self, run: Run, this: Round) -> None:
-        self.ended.append(time.perf_counter())
-
-    def end(self, run: Run) -> None: ...
-
-
 def whole(point: dict[str, Any]) -> dict[str, Any]:
     """A run as a user has it, with a directory in which its history and its checkpoints are kept.
 
     The seconds of a round are a mean, with what is written in between; the first round is not counted.
     """
-    clock, began = Clock(), time.perf_counter()
+    clock, began = Stopwatch(time.perf_counter), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         fg.run(
             point["method"], dataset=point["dataset"], model=point["model"], clients=point["clients"],
@@ -74,7 +60,7 @@ def whole(point: dict[str, Any]) -> dict[str, Any]:
         )  # fmt: skip
         total = time.perf_counter() - began
         written = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    spent = [after - before for before, after in pairwise(clock.ended)]
+    spent = [after - before for before, after in pairwise(clock.rounds)]
     quarter = max(1, len(spent) // 4)
     return {
         "first_quarter_seconds": fmean(spent[:quarter]), "last_quarter_seconds": fmean(spent[-quarter:]),
@@ -110,7 +96,7 @@ def points(*, tiny: bool) -> dict[str, list[dict[str, Any]]]:
             "rounds": count,
         }
         for count in ((3, 6) if tiny else (20, 100, 500, 10_000))
-    ]  # fmt: skip
+    ]
     return {"clients": by_clients, "parameters": by_parameters, "rounds": by_rounds}
 
 

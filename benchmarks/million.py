@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 import fedgraft as fg
+from benchmarks.clock import Stopwatch
 from benchmarks.machine import MEBI, own_peak
-from fedgraft.core.rounds import Round
 from fedgraft.runs.run import Run
 
 EACH, PIXELS = (4, 1), (8, 8)
@@ -33,22 +33,6 @@ import numpy as np
 def load():
     return {file.stem: np.load(file, mmap_mode="c") for file in Path(__file__).parent.glob("?_t*.npy")}
 """
-
-
-class Clock:
-    """Notes the processor's seconds when the run is planned, after each round, and at the end."""
-
-    def __init__(self) -> None:
-        self.planned, self.rounds, self.ended = 0.0, list[float](), 0.0
-
-    def begin(self, run: Run) -> None:
-        self.planned = time.process_time()
-
-    def round(self, run: Run, this: Round) -> None:
-        self.rounds.append(time.process_time())
-
-    def end(self, run: Run) -> None:
-        self.ended = time.process_time()
 
 
 def pictures(place: Path, clients: int) -> None:
@@ -68,7 +52,7 @@ def pictures(place: Path, clients: int) -> None:
 def simulate(point: dict[str, Any], place: Path) -> None:
     """One run, or this rank's part of it; its figures go to a file, since only the first rank comes back."""
     point = CROWD | point
-    clock, rank = Clock(), int(os.environ.get("RANK", 0))
+    clock, rank = Stopwatch(time.process_time), int(os.environ.get("RANK", 0))
     began = time.perf_counter()
     done: Run | None = None
     try:
