@@ -47,6 +47,16 @@ def test_help_answers_at_once() -> None:
     assert ours < max(0.5, 3 * least), "half a second, or a ratio where the processor is slow"
 
 
+@pytest.mark.slow
+def test_a_run_waits_for_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    """Statistics compare runs, and the digits of scikit-learn are read without it: each would take a second."""
+    words = [sys.executable, "-X", "importtime", "-m", "fedgraft", "run", "fedper", *SMALL]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "torch" in imported
+    assert imported.isdisjoint({"scipy.stats", "sklearn", "pandas", "matplotlib"})
+
+
 def test_a_run_leaves_a_directory_and_a_table(tmp_path: Path) -> None:
     done = fedgraft("run", "fedapa", *SMALL, "--set", "mu=0.3", "--set", "sign=paper", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

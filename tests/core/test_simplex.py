@@ -177,7 +177,7 @@ def test_what_has_no_answer_falls_back_and_spoils_nobody_else() -> None:
 
 
 def test_a_solver_that_does_not_end_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simplex, "nnls", lambda A, b, maxiter: nnls(A, b, maxiter=1))
+    monkeypatch.setattr("scipy.optimize.nnls", lambda A, b, maxiter: nnls(A, b, maxiter=1))
     H, v = random_statistics(6, 9, 3)
     assert torch.equal(mixtures(H, v), torch.eye(6, dtype=torch.float64))
 

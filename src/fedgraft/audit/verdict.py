@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from fedgraft.core import streams
 from fedgraft.runs.statistics import CONFIDENCE, Interval
@@ -38,22 +38,22 @@ class Rate(NamedTuple):
 def clopper_pearson(hits: int, total: int, confidence: float = CONFIDENCE) -> Interval:
     """Return where a probability lies that gave so many hits; each end is missed with half of what is left."""
     tail = (1 - confidence) / 2
-    low = 0.0 if hits == 0 else float(stats.beta.ppf(tail, hits, total - hits + 1))
-    high = 1.0 if hits == total else float(stats.beta.ppf(1 - tail, hits + 1, total - hits))
+    low = 0.0 if hits == 0 else float(scipy.stats.beta.ppf(tail, hits, total - hits + 1))
+    high = 1.0 if hits == total else float(scipy.stats.beta.ppf(1 - tail, hits + 1, total - hits))
     return Interval(low, high)
 
 
 def area(members: Scores, others: Scores) -> Rate:
     """The probability that a member scores above another sample, ties being half (AUC); interval by DeLong et al."""
     m, n = len(members), len(others)
-    ranks = stats.rankdata(np.concatenate([members, others]))
-    above = (ranks[:m] - stats.rankdata(members)) / n  # of each member: the share of others below it
-    below = 1 - (ranks[m:] - stats.rankdata(others)) / m
+    ranks = scipy.stats.rankdata(np.concatenate([members, others]))
+    above = (ranks[:m] - scipy.stats.rankdata(members)) / n  # of each member: the share of others below it
+    below = 1 - (ranks[m:] - scipy.stats.rankdata(others)) / m
     found = float(above.mean())
     if min(m, n) < 2:
         return Rate(found, Interval(0.0, 1.0))
     spread = math.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / n)
-    reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * spread
+    reach = float(scipy.stats.norm.ppf((1 + CONFIDENCE) / 2)) * spread
     return Rate(found, Interval(max(0.0, found - reach), min(1.0, found + reach)))
 
 

@@ -13,8 +13,8 @@ and picks the most even minimiser: clients that are alike share their weight ali
 """
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 RIDGE = 1e-10  # relative to each diagonal entry
@@ -36,7 +36,7 @@ def minimise(Q: Tensor, fallback: Tensor) -> Tensor:
     R, failed = torch.linalg.cholesky_ex(A, upper=True)
     for row, root in zip(answerable[failed == 0].tolist(), R[failed == 0].numpy(), strict=True):
         try:
-            x, _ = nnls(np.vstack([root, np.ones(n)]), np.append(np.zeros(n), 1.0), maxiter=30 * n)
+            x, _ = scipy.optimize.nnls(np.vstack([root, np.ones(n)]), np.append(np.zeros(n), 1.0), maxiter=30 * n)
         except RuntimeError:  # it did not come to an end
             continue
         beta[row] = torch.from_numpy(x / x.sum())

@@ -11,8 +11,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from fedgraft.core import streams
 
@@ -130,13 +130,13 @@ def signed_rank(differences: Group) -> float:
     over all signs is worked out with these very ranks, so that ties cost no accuracy.
     """
     values = np.asarray(differences, dtype=np.float64).round(12)  # 0.7 - 0.6 and 0.6 - 0.5 are a tie
-    ranks = stats.rankdata(np.abs(values))[values != 0]
+    ranks = scipy.stats.rankdata(np.abs(values))[values != 0]
     signs = np.sign(values[values != 0])
     if not len(ranks):
         return 1.0
     if len(ranks) > EXACT_PAIRS:
         z = abs(float(ranks @ signs)) / math.sqrt(float(ranks @ ranks))
-        return float(2 * stats.norm.sf(z))
+        return float(2 * scipy.stats.norm.sf(z))
     doubled = (2 * ranks).round().astype(int)  # shared ranks are halves
     chances = np.zeros(int(doubled.sum()) + 1)
     chances[0] = 1.0
@@ -151,7 +151,7 @@ def signed_rank(differences: Group) -> float:
 
 def sign_test(better: int, worse: int) -> float:
     """The two-sided p value of so many better and worse, if each were a coin's throw."""
-    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+    return float(scipy.stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -187,7 +187,7 @@ def deflated(p: float, by: float, pairs: float) -> float:
     """
     if by == 1 or not 0 < p < 1:
         return p
-    return float(2 * stats.t.sf(stats.norm.isf(p / 2) / math.sqrt(by), max(1.0, pairs / by - 1)))
+    return float(2 * scipy.stats.t.sf(scipy.stats.norm.isf(p / 2) / math.sqrt(by), max(1.0, pairs / by - 1)))
 
 
 def over_seeds(values: Sequence[float]) -> Interval | None:
@@ -195,20 +195,20 @@ def over_seeds(values: Sequence[float]) -> Interval | None:
     if len(values) < 2:
         return None
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    reach = float(stats.t.isf((1 - CONFIDENCE) / 2, len(values) - 1)) * error
+    reach = float(scipy.stats.t.isf((1 - CONFIDENCE) / 2, len(values) - 1)) * error
     return Interval(mean - reach, mean + reach)
 
 
 def more_than_chance(found: int, among: int) -> bool:
     """Whether so many intervals are above zero that chance alone, a tail of each, would hardly give as many."""
-    return float(stats.binom.sf(found - 1, among, (1 - CONFIDENCE) / 2)) < SIGNIFICANT
+    return float(scipy.stats.binom.sf(found - 1, among, (1 - CONFIDENCE) / 2)) < SIGNIFICANT
 
 
 def wilson(share: float, samples: int) -> Interval:
     """How sure a share of so many samples is: Wilson's score interval."""
     if not samples:
         return Interval(0.0, 1.0)
-    found = stats.binomtest(round(share * samples), samples).proportion_ci(CONFIDENCE, method="wilson")
+    found = scipy.stats.binomtest(round(share * samples), samples).proportion_ci(CONFIDENCE, method="wilson")
     return Interval(float(found.low), float(found.high))
 
 
@@ -223,7 +223,7 @@ def between_areas(one: float, other: float, positives: int, negatives: int) -> I
         spread = (positives - 1) * (first - area**2) + (negatives - 1) * (second - area**2)
         return (area * (1 - area) + spread) / (positives * negatives)
 
-    reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * math.sqrt(variance(one) + variance(other))
+    reach = float(scipy.stats.norm.ppf((1 + CONFIDENCE) / 2)) * math.sqrt(variance(one) + variance(other))
     return Interval(one - other - reach, one - other + reach)
 
 
@@ -294,8 +294,8 @@ def power(difference: float, deviation: float, draws: int, *, pairs: bool) -> fl
     error = deviation * math.sqrt((1 if pairs else 2) / draws)
     if not error:
         return float(difference != 0)
-    bar, shift = stats.t.isf(SIGNIFICANT / 2, freedom), abs(difference) / error
-    return float(stats.nct.sf(bar, freedom, shift) + stats.nct.cdf(-bar, freedom, shift))
+    bar, shift = scipy.stats.t.isf(SIGNIFICANT / 2, freedom), abs(difference) / error
+    return float(scipy.stats.nct.sf(bar, freedom, shift) + scipy.stats.nct.cdf(-bar, freedom, shift))
 
 
 def draws_needed(difference: float, deviation: float, *, pairs: bool) -> int | None:
@@ -328,8 +328,8 @@ def line(x: Group, y: Group) -> Line | None:
     """Least squares; nothing can be said of fewer than three points, or of points above each other."""
     if len(x) < 3 or np.ptp(np.asarray(x, dtype=np.float64)) == 0:
         return None
-    fit = stats.linregress(x, y)
-    reach = float(stats.t.isf((1 - CONFIDENCE) / 2, len(x) - 2)) * float(fit.stderr)
+    fit = scipy.stats.linregress(x, y)
+    reach = float(scipy.stats.t.isf((1 - CONFIDENCE) / 2, len(x) - 2)) * float(fit.stderr)
     slope = float(fit.slope)
     explained = float(fit.rvalue) ** 2
     return Line(slope, float(fit.intercept), explained, float(fit.pvalue), Interval(slope - reach, slope + reach))
@@ -348,7 +348,7 @@ def standing(value: float, among: Group, of: int = 1) -> Standing:
     """Where a published mean of so many draws lies; ours are a sample too, of which the uncertainty counts in."""
     here = np.asarray(among, dtype=np.float64)
     deviations = float((value - here.mean()) / (here.std(ddof=1) * math.sqrt(1 / of + 1 / len(here))))
-    return Standing(deviations, float(2 * stats.t.sf(abs(deviations), len(here) - 1)))
+    return Standing(deviations, float(2 * scipy.stats.t.sf(abs(deviations), len(here) - 1)))
 
 
 # ---- many methods at once: ranks
@@ -374,17 +374,17 @@ def ranks(table: Groups) -> Ranks | None:
     if values.ndim != 2 or min(values.shape) < 2:
         return None
     blocks, methods = values.shape
-    each = stats.rankdata(-values.round(12), axis=1)
+    each = scipy.stats.rankdata(-values.round(12), axis=1)
     mean = each.mean(axis=0)
     spread = float(((each - (methods + 1) / 2) ** 2).sum()) / (blocks * (methods - 1))
     between = blocks * float(((mean - (methods + 1) / 2) ** 2).sum())
-    p = float(stats.chi2.sf(between / spread, methods - 1)) if spread else 1.0
+    p = float(scipy.stats.chi2.sf(between / spread, methods - 1)) if spread else 1.0
     return Ranks(tuple(float(rank) for rank in mean), p, critical_difference(methods, blocks), blocks)
 
 
 def critical_difference(methods: int, blocks: int) -> float:
     """Nemenyi's: how far apart mean ranks of two among so many methods have to be (Demsar, 2006)."""
-    quantile = float(stats.studentized_range.ppf(1 - SIGNIFICANT, methods, np.inf)) / math.sqrt(2)
+    quantile = float(scipy.stats.studentized_range.ppf(1 - SIGNIFICANT, methods, np.inf)) / math.sqrt(2)
     return quantile * math.sqrt(methods * (methods + 1) / (6 * blocks))
 
 
