@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urldefrag
@@ -19,7 +20,7 @@ SITE = ROOT / "build" / "site"
 CHROMIUM = os.environ.get("FEDGRAFT_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.xdist_group("site"),
@@ -44,43 +45,57 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_every_page_opens_without_a_complaint_and_no_wider_than_the_screen(site: Path, browser: Any, size: str) -> None:
-    width, height = SIZES[size]
-    context = browser.new_context(viewport={"width": width, "height": height})
-    page, complaints, asked = context.new_page(), list[str](), list[str]()
-    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    wide = []
+@dataclass
+class Tour:
+    """What was seen on the way through all pages."""
+
+    complaints: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    wide: list[tuple[str, int]] = field(default_factory=list)
+    anchors: dict[Path, set[str]] = field(default_factory=dict)
+    links: list[tuple[Path, str]] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def tour(site: Path, browser: Any) -> Tour:
+    """Every page, opened once and looked at in both sizes."""
+    seen, page = Tour(), browser.new_page()
+    page.on("console", lambda said: seen.complaints.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    page.on("request", lambda request: seen.asked.append(request.url))
     for file in sorted(site.rglob("*.html")):
         if file.name == "404.html":  # its links are those of a server
             continue
+        page.set_viewport_size(DESKTOP)  # before the page opens: menus slide while a screen grows
         page.goto(file.as_uri())
-        if page.evaluate("document.documentElement.scrollWidth") > width:
-            wide.append(file.name)
-    assert complaints == []
-    assert wide == []
-    assert {url.partition(":")[0] for url in asked} <= {"file", "data", "blob"}, "nothing comes from elsewhere"
-    context.close()
+        for size in (DESKTOP, PHONE):
+            page.set_viewport_size(size)
+            if page.evaluate("document.documentElement.scrollWidth") > size["width"]:
+                seen.wide.append((file.name, size["width"]))
+        ids = page.evaluate("[...document.querySelectorAll('[id], a[name]')].map(e => e.id || e.name)")
+        seen.anchors[file] = set(ids)
+        seen.links += [(file, link) for link in page.evaluate("[...document.links].map(a => a.href)")]
+    page.close()
+    return seen
 
 
-def test_every_link_goes_somewhere(site: Path, browser: Any) -> None:
-    page = browser.new_page()
-    anchors, links = dict[Path, set[str]](), list[tuple[Path, str]]()
-    for file in sorted(site.rglob("*.html")):
-        page.goto(file.as_uri())
-        anchors[file] = set(page.evaluate("[...document.querySelectorAll('[id], a[name]')].map(e => e.id || e.name)"))
-        links += [(file, link) for link in page.evaluate("[...document.links].map(a => a.href)")]
+def test_every_page_opens_without_a_complaint_and_no_wider_than_the_screen(tour: Tour) -> None:
+    assert len(tour.anchors) > 50
+    assert tour.complaints == []
+    assert tour.wide == []
+    assert {url.partition(":")[0] for url in tour.asked} <= {"file", "data", "blob"}, "nothing comes from elsewhere"
+
+
+def test_every_link_goes_somewhere(tour: Tour) -> None:
     broken = []
-    for file, link in links:
+    for file, link in tour.links:
         url, anchor = urldefrag(link)
         if url.startswith("file:"):
             target = Path(unquote(url.removeprefix("file://")))
-            held = not anchor or target not in anchors or unquote(anchor) in anchors[target]
-            if file.name != "404.html" and not (target.exists() and held):
+            held = not anchor or target not in tour.anchors or unquote(anchor) in tour.anchors[target]
+            if not (target.exists() and held):
                 broken.append((file.name, link))
-    assert len(links) > 1000
+    assert len(tour.links) > 1000
     assert broken == []
 
 
