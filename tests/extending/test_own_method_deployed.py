@@ -163,6 +163,7 @@ def test_a_model_of_one_s_own_travels_too(fed: Federation) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.xdist_group("own-method")
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="as the demonstration's other tests")
 def test_the_demonstration_runs_it_in_processes_of_their_own(here: Path) -> None:

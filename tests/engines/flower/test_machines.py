@@ -177,7 +177,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("name", ["fedapa", *OTHERS])
 def test_same_bits_as_on_one_machine(name: str, machines: Machines) -> None:
-    settings: dict[str, Any] = {"rounds": 3, "evaluate_every": 3, "model": "cnn-digits"}
+    settings: dict[str, Any] = {"rounds": 2, "evaluate_every": 2, "model": "cnn-digits"}
     if name == "fedppa":
         settings["model"] = "mlp:20-10,mlp:20-10-10"
     app, place = machines.app(method=name, **settings)
