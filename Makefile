@@ -6,7 +6,7 @@ export OMP_NUM_THREADS := 1
 # compiled files are kept, whatever the shell says: every process that a test starts would compile them again
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo deploy-demo test test-slow test-all coverage lint format tables results docs docs-serve dist version bench bench-peers trials mutants clean
+.PHONY: demo deploy-demo test test-slow test-all coverage lint format tables results evidence docs docs-serve dist version bench bench-peers trials mutants clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedgraft compare ditto fedper --dataset digits --clients 13 --partition blocks:train=40 --model mlp:64 --rounds 20 --batch-size 10 --evaluate-every 5 --seeds 3 --by-client --report
@@ -66,6 +66,10 @@ tables: $(VENV)/installed-dev
 results: $(VENV)/installed-dev
 	$(BIN)/python -m docs.evidence $(if $(FROM),--from $(FROM)) $(if $(BOARD),--board $(BOARD))
 	$(BIN)/python -m docs.tables
+
+# the measurements that are wanted next (docs/results/agenda.toml), at low priority; started twice, two processes share the work
+evidence: $(VENV)/installed-dev
+	nice -n 19 $(BIN)/python -m docs.agenda
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.kernels --quick

@@ -19,15 +19,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.machine import facts
 from docs import draws_page
+from docs.agenda import RESULTS, Agenda
 from docs.board_page import Board
 from docs.board_page import keep as keep_board
 from docs.draws_page import Draws
 from docs.paper_page import Words
-from fedgraft.runs import reproduce
+from fedgraft.runs import measurement, reproduce
 
-RESULTS = Path(__file__).parent / "results"
 PARTITIONS = RESULTS / "draws.json"
-PAGES = ("fedapa", "apple", "fedppa", "fedgpa", "draws", "board")
+PAGES = ("fedapa", "apple", "fedppa", "fedgpa", "draws", "board", "agenda")
 
 
 @cache
@@ -50,6 +50,8 @@ def render(page: str) -> str:
         told: Any = board()
     elif page == "draws":
         told = draws()
+    elif page == "agenda":
+        told = Agenda(run for each in measurement.read(RESULTS).values() for run in each)
     else:
         told = Words(reproduce.everything(RESULTS)[page])
     return words.get_template(f"{page}.md.jinja").render(p=told).rstrip() + "\n"

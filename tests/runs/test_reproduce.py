@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from docs import agenda
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
@@ -273,3 +274,37 @@ def test_what_a_draw_predicts_takes_three_of_them() -> None:
         "fedapa/cifar10: +0.50 points for each point of Local (+0.50 to +0.50), which explains 100 %"
     )
     assert found[1].startswith("fedapa/cifar10: +0.20 points for each point of the share")
+
+
+# ---- the agenda of docs/results
+
+
+def test_the_agenda_makes_what_is_left_in_its_order(
+    made: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two steps are wanted; the runs of the first are there, and those of the second are made once."""
+    monkeypatch.setenv("FEDGRAFT_DATA", str(data))
+    reproduce.lacking.cache_clear()
+    step = '[[step]]\nwhat = "{}"\npaper = "fedapa"\nitem = "table1"\ncells = {}\ndraws = 1\nscale = "quick"\n'
+    file, root = tmp_path / "agenda.toml", tmp_path / "runs"
+    both = step.format("known", [CELL, "local/cifar10"]) + step.format("new", ["fedper/cifar10"])
+    file.write_text(both + "evaluate_every = 5\n")
+
+    def progress(*places: Path) -> list[int]:
+        return [len(done) for _, done in agenda.Agenda(reproduce.found_in(places), file).progress]
+
+    assert progress(made) == [2, 0]
+    agenda.work(root, [made], "1", file)
+    assert progress(made, root) == [2, 1]
+    assert capsys.readouterr().out == "new: 1 left to run\n"
+    (run,) = reproduce.found_in([root])
+    assert (run.method, run.rounds) == ("fedper", [5])
+    agenda.work(root, [made], "1", file)
+    assert capsys.readouterr().out == "", "nothing is left"
+
+
+def test_every_step_of_the_agenda_is_a_part_of_a_paper() -> None:
+    for step in agenda.steps():
+        assert step.chosen
+        assert step.draws > 0
+        assert step.scale == "full" or step.scale in step.told.scales
