@@ -5,7 +5,8 @@ import json
 import pytest
 
 from benchmarks import partners
-from docs.evidence import PAGES, PARTITIONS, RESULTS, board, render
+from docs.agenda import RESULTS
+from docs.evidence import PAGES, PARTITIONS, board, render
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, command, differing, scale_of
 
