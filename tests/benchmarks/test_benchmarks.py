@@ -143,6 +143,7 @@ def test_a_crowd_is_simulated_from_mapped_pictures(tmp_path: Path, figures: dict
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_models_are_mixed_on_ranks_to_the_same_bits(figures: dict[str, Any]) -> None:
     alone, two = ranks.measure(tiny=True)
     assert alone["checksum"] == two["checksum"]

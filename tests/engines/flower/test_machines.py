@@ -224,6 +224,7 @@ def refusals(result: Mapping[str, Any]) -> list[tuple[int, int, str]]:
     ]
 
 
+@pytest.mark.long
 def test_clients_that_raise_send_nan_or_200_mb_are_absent(machines: Machines) -> None:
     settings = {
         "method": "faulty", "rounds": 2, "evaluate_every": 2, "model": "linear",
