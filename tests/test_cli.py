@@ -47,14 +47,30 @@ def test_help_answers_at_once() -> None:
     assert ours < max(0.5, 3 * least), "half a second, or a ratio where the processor is slow"
 
 
+def imported(*words: str, cwd: Path) -> set[str]:
+    """All modules that a command imports."""
+    command = [sys.executable, "-X", "importtime", "-m", "fedgraft", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=True)
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
 @pytest.mark.slow
 def test_a_run_waits_for_nothing_that_it_does_not_use(tmp_path: Path) -> None:
     """Statistics compare runs, and the digits of scikit-learn are read without it: each would take a second."""
-    words = [sys.executable, "-X", "importtime", "-m", "fedgraft", "run", "fedper", *SMALL]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True)
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "torch" in imported
-    assert imported.isdisjoint({"scipy.stats", "sklearn", "pandas", "matplotlib"})
+    found = imported("run", "fedper", *SMALL, cwd=tmp_path)
+    assert "torch" in found
+    assert found.isdisjoint({"scipy.stats", "sklearn", "pandas", "matplotlib"})
+
+
+def test_the_list_of_datasets_does_not_wait_for_torch(tmp_path: Path) -> None:
+    assert "torch" not in imported("datasets", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("words", [["comparee"], ["deploy", "chek"], ["board", "rn"]])
+def test_an_unknown_command_is_told_once_what_is_near(words: list[str]) -> None:
+    refused = runner.invoke(app, words)
+    assert refused.exit_code == 2
+    assert refused.output.count("Did you mean") == 1
 
 
 def test_a_run_leaves_a_directory_and_a_table(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import click
 import typer
 from pydantic.fields import FieldInfo
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from fedgraft.base.errors import UserError
 from fedgraft.core.settings import Training
@@ -28,6 +28,21 @@ PANELS = {
     "stages": "Messages and server",
     "engine workers retries failed_client deadline device": "Machine",
 }
+
+
+class Commands(TyperGroup):
+    """A group of commands. It says once what an unknown one may have meant: Click and Typer each say it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            said, *meant = error.format_message().split(" Did you mean")
+            if len(meant) < 2:
+                raise
+            raise click.UsageError(f"{said} Did you mean{meant[-1]}", ctx) from None
 
 
 def _option(name: str, info: FieldInfo) -> inspect.Parameter:

@@ -1,13 +1,11 @@
 """What people see in a terminal: progress while a run goes on, tables when it is over."""
 
 import math
-import re
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -197,19 +195,3 @@ def _remarks(facts: Result, row: Row) -> Iterator[str]:
     yield from learning.doubts({row.method: [facts]})
     if row.refused:
         yield f"{row.refused} replies refused" + (", and none taken in any round" if row.unheard else "")
-
-
-def facts_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
-    """Print a listing: ``columns`` maps keys to headings."""
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for number, heading in enumerate(columns.values()):
-        table.add_column(heading, no_wrap=number == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(row[key])) for key in columns))
-    return table
-
-
-def bullets(text: str, width: int) -> str:
-    """Fill a list of points, written for another width, to this one."""
-    points = (" ".join(point.split()) for point in re.split(r"\n(?=- )", text))
-    return "\n".join(textwrap.fill(point, width, subsequent_indent="  ", break_on_hyphens=False) for point in points)

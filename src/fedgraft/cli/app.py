@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from fedgraft.base.version import __version__
+from fedgraft.flags import Commands
 
 app = typer.Typer(
+    cls=Commands,
     name="fedgraft",
     help="Personalized federated learning: compare methods, see who gains, deploy.",
     no_args_is_help=True,

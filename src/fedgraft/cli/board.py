@@ -11,9 +11,10 @@ from fedgraft.base import characters
 from fedgraft.base.errors import UserError
 from fedgraft.cli.app import StoppedError
 from fedgraft.cli.app import app as program
-from fedgraft.flags import Json, Workers, nameable
+from fedgraft.flags import Commands, Json, Workers, nameable
 
 app = typer.Typer(
+    cls=Commands,
     name="board", help="Compare all methods under one protocol: same number of tuning trials, same seeds.",
     no_args_is_help=True,
 )  # fmt: skip

@@ -25,8 +25,8 @@ def methods(
     from rich.markup import escape
 
     from fedgraft.base.errors import unknown
+    from fedgraft.base.listing import bullets, facts_table
     from fedgraft.methods import METHODS, describe
-    from fedgraft.terminal import bullets, facts_table
 
     if name is not None and name not in METHODS:
         raise unknown("method", name, METHODS)
@@ -62,8 +62,8 @@ def methods(
 @app.command()
 def datasets(data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the datasets and where they would come from."""
+    from fedgraft.base.listing import facts_table
     from fedgraft.data.datasets import catalogue
-    from fedgraft.terminal import facts_table
 
     facts = [vars(entry) for entry in catalogue(None if data_dir is None else Path(data_dir))]
     if as_json:

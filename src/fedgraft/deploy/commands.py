@@ -10,12 +10,13 @@ import typer
 
 from fedgraft.base.errors import UserError
 from fedgraft.deploy.elsewhere import ELSEWHERE
-from fedgraft.flags import ConfigFile, Recipe, Set, with_settings
+from fedgraft.flags import Commands, ConfigFile, Recipe, Set, with_settings
 from fedgraft.methods import METHODS
 from fedgraft.runs import names
 from fedgraft.runs.config import configure, read
 
 app = typer.Typer(
+    cls=Commands,
     name="deploy",
     help="Run a method on several machines with Flower: certificates, the server, the sites, a demonstration.",
     no_args_is_help=True,
@@ -186,9 +187,9 @@ def nodes(folder: Folder = Path()) -> None:
     _require("flwr")
     from rich.console import Console
 
+    from fedgraft.base.listing import facts_table
     from fedgraft.deploy.control import operate_in
     from fedgraft.deploy.nodes import listed
-    from fedgraft.terminal import facts_table
 
     operate_in(folder)
     rows = [{"site": each.site, "status": each.status, "key": each.key, "node": str(each.id)} for each in listed()]

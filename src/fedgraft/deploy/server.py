@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedgraft.base import disk, toml
 from fedgraft.base.errors import UserError
+from fedgraft.base.listing import facts_table
 from fedgraft.core.evaluation import POINTS
 from fedgraft.deploy import charter, control, nodes
 from fedgraft.deploy.application import host_and_port
@@ -26,7 +27,6 @@ from fedgraft.report.page import write as write_report
 from fedgraft.runs.comparison import Reading
 from fedgraft.runs.reading import read_all
 from fedgraft.runs.table import last_figures
-from fedgraft.terminal import facts_table
 
 SETTINGS = "server.toml"
 LOOK = 3.0
