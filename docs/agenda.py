@@ -8,6 +8,7 @@ what is finished.
 """
 
 import argparse
+import sys
 import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
@@ -82,33 +83,37 @@ def steps(file: Path = FILE) -> list[Step]:
     return [Step.model_validate(each) for each in tomllib.loads(file.read_text("utf-8"))["step"]]
 
 
-class Agenda:
+class Progress:
     """What the page is written with: how far every step is."""
 
     def __init__(self, found: Iterable[Measurement], file: Path = FILE) -> None:
         runs = list(found)
-        self.progress = [(step, step.done(Evidence(step.told, runs))) for step in steps(file)]
+        self.steps = [(step, step.done(Evidence(step.told, runs))) for step in steps(file)]
 
     @property
     def done(self) -> int:
-        return len(set().union(*(done for _, done in self.progress)))
+        return len(set().union(*(done for _, done in self.steps)))
 
     @property
     def runs(self) -> int:
-        return len(set().union(*(step.runs for step, _ in self.progress)))
+        return len(set().union(*(step.runs for step, _ in self.steps)))
 
     def table(self) -> str:
         rows = [
-            [step.what, str(step.draws), step.scale, f"{len(done)} of {len(step.runs)}"] for step, done in self.progress
+            [step.what, str(step.draws), step.scale, f"{len(done)} of {len(step.runs)}"] for step, done in self.steps
         ]
         return table(["step", "draws", "scale", "runs measured"], rows)
+
+
+def measured(root: Path, places: list[Path]) -> list[Measurement]:
+    """All that is there, in these places and in the folder of all runs, which the first run makes."""
+    return reproduce.found_in([*places, *([root] if root.exists() else [])])
 
 
 def work(root: Path, places: list[Path], workers: str, file: Path = FILE) -> None:
     """Make what is left, step by step."""
     for step in steps(file):
-        there = reproduce.found_in([*places, *([root] if root.exists() else [])])
-        if todo := step.left(Evidence(step.told, there), root, workers):
+        if todo := step.left(Evidence(step.told, measured(root, places)), root, workers):
             print(f"{step.what}: {len(todo)} left to run", flush=True)
             with Display(characters.console(), total_runs=len(todo)) as display:
                 reproduce.make(todo, [display])
@@ -124,9 +129,12 @@ def main() -> None:
     asked = parser.parse_args()
     places = [RESULTS, *asked.taken]
     if asked.list:
-        print(Agenda(reproduce.found_in([*places, *([asked.root] if asked.root.exists() else [])])).table())
-    else:
+        print(Progress(measured(asked.root, places)).table())
+        return
+    try:
         work(asked.root, places, asked.workers)
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command goes on")
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.machine import facts
 from docs import draws_page
-from docs.agenda import RESULTS, Agenda
+from docs.agenda import RESULTS, Progress
 from docs.board_page import Board
 from docs.board_page import keep as keep_board
 from docs.draws_page import Draws
 from docs.paper_page import Words
-from fedgraft.runs import measurement, reproduce
+from fedgraft.runs import reproduce
 
 PARTITIONS = RESULTS / "draws.json"
 PAGES = ("fedapa", "apple", "fedppa", "fedgpa", "draws", "board", "agenda")
@@ -51,7 +51,7 @@ def render(page: str) -> str:
     elif page == "draws":
         told = draws()
     elif page == "agenda":
-        told = Agenda(run for each in measurement.read(RESULTS).values() for run in each)
+        told = Progress(reproduce.found_in([RESULTS]))
     else:
         told = Words(reproduce.everything(RESULTS)[page])
     return words.get_template(f"{page}.md.jinja").render(p=told).rstrip() + "\n"

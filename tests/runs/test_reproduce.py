@@ -291,7 +291,7 @@ def test_the_agenda_makes_what_is_left_in_its_order(
     file.write_text(both + "evaluate_every = 5\n")
 
     def progress(*places: Path) -> list[int]:
-        return [len(done) for _, done in agenda.Agenda(reproduce.found_in(places), file).progress]
+        return [len(done) for _, done in agenda.Progress(reproduce.found_in(places), file).steps]
 
     assert progress(made) == [2, 0]
     agenda.work(root, [made], "1", file)

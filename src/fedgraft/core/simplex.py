@@ -13,7 +13,7 @@ and picks the most even minimiser: clients that are alike share their weight ali
 """
 
 import numpy as np
-import scipy
+import scipy  # its parts when they are first used: each takes a moment to import
 import torch
 from torch import Tensor
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-import scipy
+import scipy  # its parts when they are first used: each takes a moment to import
 from numpy.typing import NDArray
 
 from fedgraft.core import streams
