@@ -97,7 +97,10 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-$(VENV)/installed: pyproject.toml constraints.txt
+# compiled anew when they have changed
+KERNELS := $(wildcard src/fedgraft/kernels/*.cpp src/fedgraft/kernels/*.h)
+
+$(VENV)/installed: pyproject.toml constraints.txt $(KERNELS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing (a minute or two on a fresh machine) ..."
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
@@ -108,7 +111,7 @@ $(VENV)/installed-flower: $(VENV)/installed
 	touch $@
 
 # with everything that the plain installation has: the kernels are built once
-$(VENV)/installed-dev: pyproject.toml constraints.txt
+$(VENV)/installed-dev: pyproject.toml constraints.txt $(KERNELS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing (a few minutes on a fresh machine) ..."
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

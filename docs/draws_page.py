@@ -166,8 +166,7 @@ class Draws:
         for cell in {cell.method: cell for _, cell in self.paper.cells if cell.column == "cifar10"}.values():
             by_seed: dict[int, dict[str, Measurement]] = {}
             for run in self.evidence.all_of(cell):
-                computed = f"{run.settings.get('kernels', '')} {run.kernels}"
-                by_seed.setdefault(run.seed, {}).setdefault(computed, run)
+                by_seed.setdefault(run.seed, {}).setdefault(run.computed, run)
             for runs in by_seed.values():
                 found += [abs(last(a, "trained", "pooled") - last(b, "trained", "pooled"))
                           for a, b in combinations(runs.values(), 2)]  # fmt: skip

@@ -133,10 +133,9 @@ class Words:
                 by_seed.setdefault(run.seed, []).append(run)
             for seed, runs in sorted(by_seed.items()):
                 for run in runs if len(runs) > 1 else ():
-                    how = f"{run.settings.get('kernels', 'auto')} ({run.kernels})"
                     often = f"every {run.settings.get('evaluate_every', 1)}"
                     value = self.paper.score.figure
-                    rows.append([cell.row, str(seed), how, often, f"{last(run, 'trained', value):.2f}"])
+                    rows.append([cell.row, str(seed), run.computed, often, f"{last(run, 'trained', value):.2f}"])
         return table(["row", "draw", "kernels", "tested", "trained, last"], rows)
 
     def course(self, item: str, cells: Sequence[str], rounds: Sequence[int], point: Point, seed: int = 0) -> str:

@@ -57,12 +57,16 @@ def instruction_sets() -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("isa", [*instruction_sets(), "16 lanes"])
 def test_sanitizers_find_nothing(isa: str, tmp_path: Path) -> None:
-    """The driver runs random chains in buffers of exactly the right size and compares them with plain loops."""
+    """The driver runs random chains in buffers of exactly the right size and compares them with plain loops.
+
+    Vectors of AVX-512's length are tried on every CPU: the compiler makes them of shorter ones.
+    """
     command = compiler()
     program = tmp_path / "driver"
-    flags = [f for f in build.FLAGS if f != "-O3"] + ["-O0", "-g0", "-DISA=baseline", *build.VARIANTS.get(isa, ())]
+    flags = [f for f in build.FLAGS if f != "-O3"] + ["-O0", "-g0", "-DISA=baseline"]
+    flags += ["-DLANES=16"] if isa == "16 lanes" else build.VARIANTS.get(isa, ())
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     sources = [str(SOURCES / "chain.cpp"), str(SOURCES / "dispatch.cpp"), str(Path(__file__).parent / "driver.cpp")]
     made = subprocess.run(

@@ -141,6 +141,20 @@ def test_whole_numbers_give_the_very_bits_of_torch(
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("outputs", [31, 32, 33, 70])
+def test_whole_numbers_in_wide_stages(isa: str, outputs: int) -> None:
+    """More channels than a mask has bits, more pools too, and more numbers under a row of the kernel than registers."""
+    steps = (Step(26, outputs, (5, 5), (1, 1), (1, 2), True, RELU, False, 0.0),)
+    x = whole_numbers((11, 26, 17, 14), outputs, 1)
+    parameters = [whole_numbers((outputs, 26, 5, 5), 1, 1), whole_numbers((outputs,), 2)]
+    expected, gradients = with_torch(steps, x, parameters, 3)
+    result, ours = natively(isa, steps, x, parameters, 3)
+    assert torch.equal(result, expected)
+    for mine, theirs in zip(ours, gradients, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(network=networks(), batch=BATCHES, order=ORDERS, seed=st.integers(0, 999))
 def test_rounding_is_no_worse_than_torchs(

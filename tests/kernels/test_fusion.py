@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,9 @@ def test_a_library_that_is_missing_or_broken_is_explained(monkeypatch: pytest.Mo
     assert "not compiled" in look().problem
     (tmp_path / LIBRARY).write_text("no library")
     assert "cannot be loaded" in look().problem
+    (tmp_path / LIBRARY).unlink()
+    shutil.copyfile(torch._C.__file__, tmp_path / LIBRARY)
+    assert "compiled from other sources" in look().problem
 
 
 @needs_native

@@ -9,7 +9,9 @@
 // linker, the baseline kernels would run instructions the CPU lacks.
 #include "chain.h"
 
-#if defined(__AVX512F__)
+#if defined(LANES)  // a test wants to see other vectors than the CPU's
+#define TILE 3
+#elif defined(__AVX512F__)
 #define LANES 16
 #define TILE 6  // 2x2 pixels x 6 channels = 24 of 32 registers are accumulators
 #elif defined(__AVX__)
@@ -137,30 +139,6 @@ struct Saved {
     }
 };
 
-// Space of one call: weights packed for the forward and for the backward pass, gradients of the maps, accumulators.
-// Each stage has its own, so that borders stay zero from call to call.
-struct Scratch {
-    float *packed, *flipped;
-    V *input_gradient, *gradient, *output_gradient, *weight_sums, *bias_sums;
-    Int bytes;
-
-    Scratch(const Stage* stages, Int index, char* block) {
-        Stretches space{block};
-        output_gradient = space.next<V>(Int(stages[0].channels) * stages[0].height * stages[0].width);
-        for (Int i = 0; i <= index; i++) {
-            const Shape shape(stages[i]);
-            packed = space.next<float>(shape.taps * shape.s.outputs);
-            flipped = space.next<float>(shape.taps * shape.s.outputs);
-            input_gradient = output_gradient;
-            gradient = space.next<V>(shape.gradient().vectors());
-            output_gradient = space.next<V>(shape.outputs());
-            weight_sums = space.next<V>(shape.chunks() * shape.s.outputs);
-            bias_sums = space.next<V>(shape.s.outputs);
-        }
-        bytes = space.used;
-    }
-};
-
 // ---- layout ---------------------------------------------------------------------------------------------------------
 
 // The lower (upper) halves of two vectors, lane by lane in turn.
@@ -217,61 +195,108 @@ inline void store_some(float* to, V v, Int count) {
     else for (Int i = 0; i < count; i++) to[i] = v[i];
 }
 
-// `images` (at most LANES) images into a map of single channels; the lanes of absent images become zero. The images are
-// (channels, height, width) in the order that the strides say: either one value of all images lies together, or each
-// image lies together with its columns or its channels innermost. native.py sees to it.
-void take_in(const Tensor4& from, Int first, Int images, const Map& map, V* to) {
-    const Int channels = map.groups.total;
-    const float* base = from.data + first * from.strides[0];
-    if (from.strides[0] == 1) {
-        for (Int c = 0; c < channels; c++)
-            for (Int y = 0; y < map.height; y++)
-                for (Int x = 0; x < map.width; x++)
-                    to[map.at(c, y, x)] = load_some(
-                        base + c * from.strides[1] + y * from.strides[2] + x * from.strides[3], images);
-        return;
-    }
-    // Three counters walk over an image in the order of its memory: how many steps, and how far apart in the map.
-    const bool columns_innermost = channels == 1 || from.strides[1] != 1;
-    const Int count[2] = {columns_innermost ? map.width : channels, columns_innermost ? map.height : map.width};
-    const Int step[3] = {columns_innermost ? 1 : map.area(), columns_innermost ? map.row() : 1,
-                         columns_innermost ? map.area() : map.row()};
-    const Int total = channels * map.height * map.width;
-    V *outer = to + map.at(0, 0, 0), *middle = outer, *inner = middle;
+// Walks over a map of single channels in the order in which an image lies in memory: columns innermost, or channels.
+struct Walk {
+    V *outer, *middle, *inner;
+    Int count[2], step[3];  // steps of the two inner counters; how far apart in the map
     Int i0 = 0, i1 = 0;
+
+    Walk(const Map& map, V* from, bool columns_innermost)
+        : outer(from), middle(from), inner(from),
+          count{columns_innermost ? map.width : map.groups.total, columns_innermost ? map.height : map.width},
+          step{columns_innermost ? 1 : map.area(), columns_innermost ? map.row() : 1,
+               columns_innermost ? map.area() : map.row()} {}
+    V& next() {
+        V& here = *inner;
+        inner += step[0];
+        if (++i0 < count[0]) return here;
+        i0 = 0;
+        inner = middle += step[1];
+        if (++i1 < count[1]) return here;
+        i1 = 0;
+        inner = middle = outer += step[2];
+        return here;
+    }
+};
+
+// `total` numbers of each of `images` (at most LANES) images into the lanes; those of absent images become zero.
+void into_lanes(const float* from, Int apart, Int images, Int total, Walk to) {
     for (Int start = 0; start < total; start += LANES) {
         const Int here = least(LANES, total - start);
         V square[LANES];
         if (images == LANES && here == LANES)
             for (Int image = 0; image < LANES; image++)
-                square[image] = *reinterpret_cast<const Unaligned*>(base + image * from.strides[0] + start);
+                square[image] = *reinterpret_cast<const Unaligned*>(from + image * apart + start);
         else
             for (Int image = 0; image < LANES; image++)
-                square[image] = image < images ? load_some(base + image * from.strides[0] + start, here) : V{};
+                square[image] = image < images ? load_some(from + image * apart + start, here) : V{};
         transpose(square);
-        for (Int i = 0; i < here; i++) {
-            *inner = square[i];
-            inner += step[0];
-            if (++i0 < count[0]) continue;
-            i0 = 0;
-            inner = middle += step[1];
-            if (++i1 < count[1]) continue;
-            i1 = 0;
-            inner = middle = outer += step[2];
-        }
+        for (Int i = 0; i < here; i++) to.next() = square[i];
     }
 }
 
-// A borderless map of single channels out to contiguous images.
-void give_out(const V* from, Int total, Int images, float* to) {
+void out_of_lanes(Walk from, Int total, Int images, float* to, Int apart) {
     for (Int start = 0; start < total; start += LANES) {
         const Int here = least(LANES, total - start);
         V square[LANES];
-        for (Int i = 0; i < LANES; i++) square[i] = i < here ? from[start + i] : V{};
+        for (Int i = 0; i < LANES; i++) square[i] = i < here ? from.next() : V{};
         transpose(square);
-        for (Int image = 0; image < images; image++) store_some(to + image * total + start, square[image], here);
+        for (Int image = 0; image < images; image++) store_some(to + image * apart + start, square[image], here);
     }
 }
+
+// `images` images into a map of single channels. They are (channels, height, width) in the order that the strides say:
+// either one value of all images lies together, or each image lies together with its columns or its channels
+// innermost. native.py sees to it.
+void take_in(const Tensor4& from, Int first, Int images, const Map& map, V* to) {
+    const Int channels = map.groups.total;
+    const float* base = from.data + first * from.strides[0];
+    if (from.strides[0] != 1) {
+        const Walk walk(map, to + map.at(0, 0, 0), channels == 1 || from.strides[1] != 1);
+        into_lanes(base, from.strides[0], images, channels * map.height * map.width, walk);
+        return;
+    }
+    for (Int c = 0; c < channels; c++)
+        for (Int y = 0; y < map.height; y++)
+            for (Int x = 0; x < map.width; x++)
+                to[map.at(c, y, x)] = load_some(
+                    base + c * from.strides[1] + y * from.strides[2] + x * from.strides[3], images);
+}
+
+// A map of single channels out to contiguous images.
+void give_out(const Map& map, V* from, Int images, float* to) {
+    const Int total = map.groups.total * map.height * map.width;
+    out_of_lanes(Walk(map, from + map.at(0, 0, 0), true), total, images, to, total);
+}
+
+#include "pooled.h"
+
+// Space of one call: weights packed for the forward and for the backward pass, gradients of the maps, accumulators.
+// Each stage has its own, so that borders stay zero from call to call.
+struct Scratch {
+    float *packed, *flipped;
+    V *input_gradient, *gradient, *output_gradient, *weight_sums, *bias_sums;
+    Stretches pools;  // where the space for going by patches begins
+    Int bytes;
+
+    Scratch(const Stage* stages, Int index, char* block) : pools{block} {
+        Stretches space{block};
+        output_gradient = space.next<V>(Int(stages[0].channels) * stages[0].height * stages[0].width);
+        for (Int i = 0; i <= index; i++) {
+            const Shape shape(stages[i]);
+            packed = space.next<float>(shape.taps * shape.s.outputs);
+            flipped = space.next<float>(shape.taps * shape.s.outputs);
+            input_gradient = output_gradient;
+            gradient = space.next<V>(shape.gradient().vectors());
+            output_gradient = space.next<V>(shape.outputs());
+            weight_sums = space.next<V>(shape.chunks() * shape.s.outputs);
+            bias_sums = space.next<V>(shape.s.outputs);
+            pools = space;
+            if (by_patches(shape)) Pools(shape, space);
+        }
+        bytes = space.used;
+    }
+};
 
 // Weights in the order in which `correlate` reads them: [tile of outputs][group of inputs][ky][kx][input][output].
 // Backward, inputs and outputs change places and the kernel is turned by 180 degrees.
@@ -464,7 +489,7 @@ void through_activation_and_pool(const Shape& shape, const Saved& saved, const S
 // share one vector per output channel in memory, lanes in turn: a quarter of the traffic, and big layers stay in cache.
 template <int O>
 void weight_gradient_tile(const V* gradient, Int gradient_row, Int gradient_step, const V* const (&input)[TAPS],
-                          Int input_row, Int input_step, Int rows, Int columns, bool fresh, V* sums) {
+                          Int input_row, Int input_step, Int rows, Int columns, V* sums) {
     V acc[TAPS][O] = {};
     for (Int y = 0; y < rows; y++) {
         const V* g = gradient + y * gradient_row;
@@ -481,17 +506,14 @@ void weight_gradient_tile(const V* gradient, Int gradient_row, Int gradient_step
         }
     }
 #pragma GCC unroll 8
-    for (int o = 0; o < O; o++) {
-        const V four = folded(folded(acc[0][o], acc[2][o]), folded(acc[1][o], acc[3][o]));
-        sums[o] = fresh ? four : sums[o] + four;
-    }
+    for (int o = 0; o < O; o++)
+        sums[o] += folded(folded(acc[0][o], acc[2][o]), folded(acc[1][o], acc[3][o]));
 }
 
 // The gradient of a tile's convolution, and with it the sums for its weights if they are wanted. Rows are taken in
 // stretches that fit the first-level cache, since every tap walks over them again.
 template <int O>
-void backward_tile(const Shape& shape, const Saved& saved, const Scratch& scratch, Int tile, bool weights,
-                   bool first_block) {
+void backward_tile(const Shape& shape, const Saved& saved, const Scratch& scratch, Int tile, bool weights) {
     const Stage& s = shape.s;
     const Map in = shape.input(), out = shape.gradient();
     V* const sums = scratch.weight_sums + out.groups.start(tile) * shape.chunks();
@@ -510,8 +532,7 @@ void backward_tile(const Shape& shape, const Saved& saved, const Scratch& scratc
                 if (++kx == s.kernel_x) { kx = 0; if (++ky == s.kernel_y) ky = 0, c++; }
             }
             weight_gradient_tile<O>(gradient, out.row() * O * s.stride_y, s.stride_x * O, input,
-                                    in.row() * s.stride_y, s.stride_x, rows, shape.conv_w, first_block && y == 0,
-                                    sums + chunk * O);
+                                    in.row() * s.stride_y, s.stride_x, rows, shape.conv_w, sums + chunk * O);
         }
     }
 }
@@ -544,6 +565,8 @@ int64_t saved_bytes(const Stage* stages, int64_t count) { return Saved(stages, c
 
 int64_t scratch_bytes(const Stage* stages, int64_t count) { return Scratch(stages, count - 1, nullptr).bytes; }
 
+int64_t by_patches(const Stage* stage) { return by_patches(Shape(*stage)); }
+
 void forward(const Stage* stages, int64_t count, int64_t batch, const Tensor4* input, const Parameters* parameters,
              float* output, char* saved_blocks, char* scratch_space, int64_t keep) {
     for (Int i = 0; i < count; i++)
@@ -569,7 +592,30 @@ void forward(const Stage* stages, int64_t count, int64_t batch, const Tensor4* i
                 weights += out.size(tile) * shape.taps;
             }
         }
-        give_out(Saved(stages, count, count - 1, block).output, outputs, images, output + first * outputs);
+        const Saved last(stages, count, count - 1, block);
+        give_out(last.output_map, last.output, images, output + first * outputs);
+    }
+}
+
+// The backward pass of a stage for a block of images, with images in the lanes.
+void backward_in_lanes(const Shape& shape, const Saved& saved, const Scratch& scratch, bool weights, bool input) {
+    const Stage& s = shape.s;
+    const Split above = tiles(s.outputs), below = tiles(s.channels);
+    for (Int tile = 0; tile < above.count; tile++) {
+#define CALL(O) backward_tile<O>(shape, saved, scratch, tile, weights)
+        FOR_TILE(above.size(tile), CALL)
+#undef CALL
+    }
+    if (!input) return;
+    const Map map = {planes(s.channels), s.height, s.width, 0, 0};
+    const Correlation c = {shape.gradient(), s.kernel_y, s.kernel_x, 1, 1,
+                           s.kernel_y - 1 - s.pad_y, s.kernel_x - 1 - s.pad_x};
+    const float* turned = scratch.flipped;
+    for (Int tile = 0; tile < below.count; tile++) {
+#define CALL(O) input_gradient_tile<O>(c, scratch.gradient, turned, map, scratch.input_gradient, below.start(tile))
+        FOR_TILE(below.size(tile), CALL)
+#undef CALL
+        turned += below.size(tile) * s.outputs * s.kernel_y * s.kernel_x;
     }
 }
 
@@ -584,45 +630,44 @@ void backward(const Stage* stages, int64_t count, int64_t batch, const float* ou
         const Scratch scratch(stages, i, scratch_space);
         if (i > lowest || input_gradient) pack(stages[i], parameters[i].weight, true, scratch.flipped);
         for (Int v = 0; v < shape.s.outputs; v++) scratch.bias_sums[v] = V{};
+        for (Int v = 0; v < shape.chunks() * shape.s.outputs; v++) scratch.weight_sums[v] = V{};
+        if (!by_patches(shape)) continue;
+        Stretches space = scratch.pools;
+        const Pools pools(shape, space);
+        pack_patches(stages[i], parameters[i].weight, pools);
+        for (Int v = 0; v < pools.outputs * pools.patch.size(); v++) pools.sums[v] = V{};
     }
     const Shape last(stages[count - 1]);
     const Tensor4 from = {const_cast<float*>(output_gradient), {last.outputs(), last.out_h * last.out_w, last.out_w, 1}};
     const Int block_bytes = saved_bytes(stages, count);
-    const Int inputs = Int(stages[0].channels) * stages[0].height * stages[0].width;
+    const Map image = {planes(stages[0].channels), stages[0].height, stages[0].width, 0, 0};
     for (Int first = 0; first < batch; first += LANES) {
         const Int images = least(LANES, batch - first);
         char* block = saved_blocks + first / LANES * block_bytes;
         take_in(from, first, images, last.output(), Scratch(stages, count - 1, scratch_space).output_gradient);
         for (Int i = count - 1; i >= lowest; i--) {
             const Shape shape(stages[i]);
-            const Stage& s = shape.s;
             const Saved saved(stages, count, i, block);
             const Scratch scratch(stages, i, scratch_space);
-            const Split above = tiles(s.outputs);
-            for (Int tile = 0; tile < above.count; tile++) {
-#define CALL(O) backward_tile<O>(shape, saved, scratch, tile, gradients[i].weight.data, first == 0)
-                FOR_TILE(above.size(tile), CALL)
-#undef CALL
-            }
-            if (i == lowest && !input_gradient) break;
-            const Map below = {planes(s.channels), s.height, s.width, 0, 0};
-            const Correlation c = {shape.gradient(), s.kernel_y, s.kernel_x, 1, 1,
-                                   s.kernel_y - 1 - s.pad_y, s.kernel_x - 1 - s.pad_x};
-            const float* weights = scratch.flipped;
-            const Split out = tiles(s.channels);
-            for (Int tile = 0; tile < out.count; tile++) {
-#define CALL(O) input_gradient_tile<O>(c, scratch.gradient, weights, below, scratch.input_gradient, out.start(tile))
-                FOR_TILE(out.size(tile), CALL)
-#undef CALL
-                weights += out.size(tile) * s.outputs * s.kernel_y * s.kernel_x;
-            }
-            if (i == 0) give_out(scratch.input_gradient, inputs, images, input_gradient + first * inputs);
+            const bool weights = gradients[i].weight.data, input = i > lowest || input_gradient;
+            Stretches space = scratch.pools;
+            if (!by_patches(shape) ||
+                !backward_by_patches(shape, saved, Pools(shape, space), scratch.output_gradient, scratch.bias_sums,
+                                     input ? scratch.input_gradient : nullptr, images, weights))
+                backward_in_lanes(shape, saved, scratch, weights, input);
         }
+        if (input_gradient)
+            give_out(image, Scratch(stages, 0, scratch_space).input_gradient, images,
+                     input_gradient + first * image.vectors());
     }
     for (Int i = lowest; i < count; i++) {
         const Shape shape(stages[i]);
         const Scratch scratch(stages, i, scratch_space);
-        if (gradients[i].weight.data) write_weight_gradient(shape, scratch.weight_sums, gradients[i].weight);
+        if (gradients[i].weight.data) {
+            write_weight_gradient(shape, scratch.weight_sums, gradients[i].weight);
+            Stretches space = scratch.pools;
+            if (by_patches(shape)) add_patches(stages[i], Pools(shape, space), gradients[i].weight);
+        }
         if (gradients[i].bias)
             for (Int o = 0; o < shape.s.outputs; o++) {
                 float total = 0;
@@ -660,4 +705,4 @@ double peak(int64_t rounds) {
 #define TEXT(isa) TEXT_(isa)
 
 extern const Kernels NAME(ISA);
-const Kernels NAME(ISA) = {TEXT(ISA), LANES, saved_bytes, scratch_bytes, forward, backward, peak};
+const Kernels NAME(ISA) = {TEXT(ISA), LANES, saved_bytes, scratch_bytes, by_patches, forward, backward, peak};

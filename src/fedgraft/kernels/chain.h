@@ -31,6 +31,7 @@ struct Kernels {
     int64_t lanes;                        // images in a block: the batch is cut into blocks of one vector
     int64_t (*saved_bytes)(const Stage*, int64_t stages);    // per block, kept from forward to backward
     int64_t (*scratch_bytes)(const Stage*, int64_t stages);  // per call in progress
+    int64_t (*by_patches)(const Stage*);  // 1: the backward pass of this stage visits the winners of its pool alone
     // keep = 0 reuses the space of one block for the whole batch (evaluation).
     void (*forward)(const Stage*, int64_t stages, int64_t batch, const Tensor4* input, const Parameters*,
                     float* output, char* saved, char* scratch, int64_t keep);
@@ -39,3 +40,7 @@ struct Kernels {
                      const Parameters* gradients, float* input_gradient, char* saved, char* scratch);
     double (*peak)(int64_t rounds);       // multiply-adds as fast as they go; returns the floating-point operations
 };
+
+// The n-th kernels, best first, that this CPU can run; null behind the last. A change to anything above gives it another
+// number, so that a library that was left from older sources is noticed.
+extern "C" __attribute__((visibility("default"))) const Kernels* fedgraft_kernels_2(int64_t n);

@@ -10,8 +10,7 @@ VARIANT(avx2)
 VARIANT(avx512)
 #endif
 
-// The n-th kernels, best first, that this CPU can run; null behind the last.
-extern "C" __attribute__((visibility("default"))) const Kernels* fedgraft_kernels(int64_t n) {
+const Kernels* fedgraft_kernels_2(int64_t n) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
 #endif

@@ -69,7 +69,8 @@ def worthwhile(stages: tuple[Stage, ...], batch: int) -> bool:
     It looks at shapes only, never at a clock: the bits differ in the last places, and a run must give the same ones
     every time. The costs are multiply-adds for training on one thread, fitted to the measurements in
     docs/kernels.md: PyTorch fills its vectors with channels and walks over every map again for pooling and
-    activation; the native kernels fill theirs with images.
+    activation; the native kernels fill theirs with images, and in the backward pass of a pool with patches of the
+    images that are there.
     """
     best = library().best()
     if best.isa.decode() not in MEASURED:
@@ -83,7 +84,8 @@ def worthwhile(stages: tuple[Stage, ...], batch: int) -> bool:
         channels = -(-stage.outputs // best.lanes) * best.lanes / stage.outputs
         passes = 80 if stage.pool else 16 if stage.kernel != (1, 1) else 0
         torchs += values * (0.85 * taps * channels + passes)
-        natives += values * taps * images
+        backward = 0.55 if library().by_patches(stage) else images
+        natives += values * taps * (images + 2 * backward) / 3
     return torchs > 1.05 * natives
 
 

@@ -34,6 +34,7 @@ class _Parameters(Structure):
 
 
 _SIZE = CFUNCTYPE(c_int64, c_void_p, c_int64)
+_QUESTION = CFUNCTYPE(c_int64, c_void_p)
 _FORWARD = CFUNCTYPE(
     None, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int64
 )  # fmt: skip
@@ -46,6 +47,7 @@ class _Kernels(Structure):
         ("lanes", c_int64),
         ("saved_bytes", _SIZE),
         ("scratch_bytes", _SIZE),
+        ("by_patches", _QUESTION),
         ("forward", _FORWARD),
         ("backward", _BACKWARD),
         ("peak", CFUNCTYPE(c_double, c_int64)),
@@ -63,6 +65,11 @@ class Library:
     def best(self) -> Any:
         return self.kernels[0]
 
+    def by_patches(self, stage: "Stage") -> bool:
+        """Whether the backward pass of a stage visits the winners of its pool alone."""
+        structure = stage.structure()
+        return bool(self.best().by_patches(ctypes.addressof(structure)))
+
 
 @cache
 def library() -> Library:
@@ -71,9 +78,11 @@ def library() -> Library:
     if not path.exists():
         return Library(problem="they were not compiled; python -m fedgraft.kernels does that with a C++ compiler")
     try:
-        entry = ctypes.CDLL(str(path)).fedgraft_kernels
-    except (OSError, AttributeError) as error:
+        entry = ctypes.CDLL(str(path)).fedgraft_kernels_2  # as in chain.h
+    except OSError as error:
         return Library(problem=f"the compiled library cannot be loaded: {error}")
+    except AttributeError:
+        return Library(problem="they were compiled from other sources; python -m fedgraft.kernels does it again")
     entry.restype, entry.argtypes = POINTER(_Kernels), [c_int64]
     found: list[Any] = []
     while pointer := entry(len(found)):

@@ -175,6 +175,7 @@ def _result(run: "Run") -> dict[str, Any]:
         "kernels": kernels.describe(config.kernels),
         "versions": run.identity.versions,
         "instructions": run.identity.instructions,
+        "arithmetic": run.identity.arithmetic,
         "rounds": list(run.records),
         **results.tested_and_diverged(run.records, run.spec.clients),
         **results.best_and_last(run.records, run.metrics),

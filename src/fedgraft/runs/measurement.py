@@ -53,6 +53,8 @@ class Measurement(BaseModel):
     headline: Point
     command: str
     fedgraft: str
+    arithmetic: int = 1
+    """The version of fedgraft's arithmetic; the first was not written down."""
     torch: str = ""
     kernels: str
     machine: str = ""
@@ -75,6 +77,12 @@ class Measurement(BaseModel):
     """Each client's figure in the last round."""
     bits: str = ""
     """A checksum of every round's loss and of every client's figures: equal only if all the bits are."""
+
+    @property
+    def computed(self) -> str:
+        """By which kernels, on which instruction sets: runs that differ in it differ in the last bits."""
+        chosen = self.settings.get("kernels", "auto")
+        return f"{chosen} ({self.kernels}{f', arithmetic {self.arithmetic}' if self.arithmetic > 1 else ''})"
 
     @property
     def config(self) -> RunConfig:
@@ -138,7 +146,8 @@ def measured(run: FinishedRun, recipe: str, scale: str, machine: str = "") -> Me
     return Measurement(
         recipe=recipe, method=method, settings=settings, seed=run.config.seed, scale=scale, headline=facts.headline,
         command=command(method, recipe, settings, run.config.seed), fedgraft=facts.fedgraft,
-        torch=facts.versions.get("torch", "").partition("+")[0], kernels=_kernels(facts), machine=machine,
+        arithmetic=getattr(facts, "arithmetic", None) or 1, torch=facts.versions.get("torch", "").partition("+")[0],
+        kernels=_kernels(facts), machine=machine,
         seconds=round(facts.seconds, 1), clients=facts.clients, samples=facts.samples,
         top_share=None if facts.label_counts is None else round(top_share(facts.label_counts), DIGITS),
         bytes_up=facts.bytes_up_per_client, bytes_down=facts.bytes_down_per_client, refused=facts.refused,

@@ -309,8 +309,8 @@ def again(
 
 def keep(place: Path, found: Iterable[Measurement]) -> list[Path]:
     """Add measurements to a folder of them, a file for each table; of one command the newest stays."""
-    kept = {run.command + run.kernels: run for each in measurement.read(place).values() for run in each}
-    kept |= {run.command + run.kernels: run for run in found}
+    kept = {run.command + run.computed: run for each in measurement.read(place).values() for run in each}
+    kept |= {run.command + run.computed: run for run in found}
     by_file: dict[tuple[str, str], list[Measurement]] = {}
     for run in kept.values():
         by_file.setdefault((run.recipe, _homes(run.recipe)[deciding(run.config)]), []).append(run)
