@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from docs.paper_page import last
+from docs.paper_page import FEWEST, last
 from docs.tables import table
 from fedgraft.papers.tables import Paper
 from fedgraft.report.page import chance
@@ -18,8 +18,7 @@ from fedgraft.runs.reproduce import Evidence
 from fedgraft.runs.statistics import Components, Difference, components, draws_needed, line, paired, standing
 
 CORE = ("local", "fedavg-ft", "fedper", "fedapa")
-FEWEST = 3
-"""Draws of which something can be said."""
+WANTED = 20
 
 
 class Draws:
@@ -40,6 +39,15 @@ class Draws:
     @property
     def share_deviation(self) -> float:
         return statistics.stdev(self.shares)
+
+    @property
+    def wanted(self) -> int:
+        return WANTED
+
+    @property
+    def left(self) -> bool:
+        """Whether any method has fewer draws than are wanted."""
+        return any(len(runs) < WANTED for runs in self.runs.values())
 
     @property
     def counts(self) -> str:

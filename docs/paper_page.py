@@ -1,6 +1,7 @@
 """The page of a paper: what we measured beside what it printed."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
@@ -9,10 +10,13 @@ from fedgraft.core.evaluation import Point
 from fedgraft.papers.tables import ACCURACY, Cell, Item
 from fedgraft.runs.measurement import Measurement, cell_config
 from fedgraft.runs.reproduce import Evidence, Outcome
+from fedgraft.runs.statistics import paired
 
 NOT_HAD = {"emnist", "cinic10", "pathmnist"}
 """Datasets that could not be had without a download where these runs were made."""
 OTHER_MACHINE = "AMD"
+FEWEST = 3
+"""Draws of which an interval says anything."""
 
 
 class Words:
@@ -101,28 +105,40 @@ class Words:
         return table(head, rows)
 
     def by_draw(self, item: str, cells: Sequence[tuple[str, str]]) -> str:
-        """The last round on every draw: rows of a cell and a point."""
+        """The last round on every draw that is more than one row's: rows of a cell and a point."""
         figure = self.paper.score.figure
         found = [(cell, point, {run.seed: run for run in self.outcome(item, cell).runs}) for cell, point in cells]
-        seeds = sorted({seed for *_, runs in found for seed in runs})
+        times = Counter(seed for *_, runs in found for seed in runs)
+        seeds = sorted(seed for seed, count in times.items() if count > 1)
         rows = []
         for cell, point, runs in found:
             values = {seed: last(run, point, figure) for seed, run in runs.items()}
             each = [f"{values[seed]:.2f}" if seed in values else "" for seed in seeds]
-            rows.append([cell.partition("/")[0], point, *each, _mean(list(values.values()))])
+            mean = _mean([values[seed] for seed in seeds if seed in values])
+            rows.append([cell.partition("/")[0], point, *each, mean])
         return table(["row", "point", *(f"draw {seed}" for seed in seeds), "mean"], rows)
 
     def changes(self, item: str, base: str) -> str:
         """What each row changes against one of them, on the draws that both have, beside the published change."""
-        column = base.partition("/")[2]
-        usual = self.outcome(item, base).cell.published or 0.0
+        first = self.outcome(item, base)
+        usual, known = first.cell.published or 0.0, dict(zip(first.seeds, first.values, strict=True))
         rows = []
         for cell in self.paper.item(item).cells:
-            if cell.column == column and cell.name != base and self.outcome(item, cell.name).values:
-                told = "" if cell.published is None else signed(cell.published - usual)
-                common = set(self.outcome(item, cell.name).seeds) & set(self.outcome(item, base).seeds)
-                rows.append([cell.row, self.ahead(item, cell.name, base), told, " ".join(map(str, sorted(common)))])
-        return table(["row", "change", "published change", "draws"], rows)
+            each = self.outcome(item, cell.name)
+            values = dict(zip(each.seeds, each.values, strict=True))
+            common = sorted(values.keys() & known.keys())
+            if cell.column != first.cell.column or cell.name == base or not common:
+                continue
+            apart = [values[seed] - known[seed] for seed in common]
+            told = "" if cell.published is None else signed(cell.published - usual)
+            above = f"{sum(value > 0 for value in apart)} of {len(apart)}"
+            rows.append([cell.row, f"{statistics.fmean(apart):+.2f}", _sure(apart), above, told, _counted(common)])
+        return table(["row", "difference", "95 % interval", "above it on", "published", "draws"], rows)
+
+    def draws_of(self, item: str, column: str) -> str:
+        """From how many to how many draws the rows of a column have."""
+        found = [self.draws(item, cell.name) for cell in self.paper.item(item).cells if cell.column == column]
+        return _span(found)
 
     def again(self, item: str, column: str) -> str:
         """Runs of one draw that were computed more than once: `trained`, last round."""
@@ -228,6 +244,21 @@ def _published(cell: Cell) -> str:
 def _traffic(runs: Sequence[Measurement]) -> str:
     up, down = (statistics.fmean(getattr(run, way) for run in runs) / 1024 for way in ("bytes_up", "bytes_down"))
     return f"{up:,.0f}/{down:,.0f}"
+
+
+def _sure(apart: Sequence[float]) -> str:
+    found = paired([[value] for value in apart]) if len(apart) >= FEWEST else None
+    return "" if found is None else f"{found.interval.low:+.2f} to {found.interval.high:+.2f}"
+
+
+def _span(counts: Sequence[int]) -> str:
+    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
+def _counted(seeds: Sequence[int]) -> str:
+    """0 to 4, or each by itself."""
+    whole = len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1
+    return f"{seeds[0]} to {seeds[-1]}" if whole else " ".join(map(str, seeds))
 
 
 def _other(runs: Iterable[Measurement]) -> str:
