@@ -130,7 +130,7 @@ void visit_channel(const Shape& shape, const Saved& saved, const V* gradient, In
             pools.lane_places[pool] = (winner[pool] & 1) * int32_t(right) + (winner[pool] >> 1) * int32_t(down) +
                                       int32_t(2 * (y * down + x * right));
             living |= (g != 0) & bit;
-            bit += bit;
+            bit <<= 1;
             if (pool % WORD == WORD - 1) *alive++ = living, living = Mask{}, bit = 1 - Mask{};
         }
     if (pool % WORD) *alive = living;
@@ -163,7 +163,7 @@ void note_winners(const Saved& saved, const Pools& pools) {
         const Mask pool_bit = int32_t(1u << pool % WORD) - Mask{};
         for (Int outputs = 0; outputs < pools.output_words; outputs++) {
             Mask won[4] = {}, bit = 1 - Mask{};
-            for (Int o = outputs * WORD; o < least(pools.outputs, (outputs + 1) * WORD); o++, bit += bit) {
+            for (Int o = outputs * WORD; o < least(pools.outputs, (outputs + 1) * WORD); o++, bit <<= 1) {
                 const Mask living = pools.alive[o * pools.count_words + word] & pool_bit;
                 const Mask winner = living == 0 ? -1 - Mask{} : saved.winners[o * pools.count + pool];
 #pragma GCC unroll 4
