@@ -269,6 +269,24 @@ void give_out(const Map& map, V* from, Int images, float* to) {
     out_of_lanes(Walk(map, from + map.at(0, 0, 0), true), total, images, to, total);
 }
 
+// ---- activations ----------------------------------------------------------------------------------------------------
+
+// Comparisons are written so that NaN stays NaN: a diverging client must be noticed.
+inline V activated(V v, const Stage& s) {
+    if (s.activation == 1) return v <= 0 ? V{} : v;
+    if (s.activation == 2) return v > 0 ? v : v * s.slope;
+    return v;
+}
+
+// The gradient of an activation's input, from that of its output.
+inline V back_through(V gradient, V output, const Stage& s) {
+    if (s.activation == 1) return output <= 0 ? V{} : gradient;
+    if (s.activation == 2) return output > 0 ? gradient : gradient * s.slope;
+    return gradient;
+}
+
+// ---- pools, scratch space and packed weights ------------------------------------------------------------------------
+
 #include "pooled.h"
 
 // Space of one call: weights packed for the forward and for the backward pass, gradients of the maps, accumulators.
@@ -376,13 +394,6 @@ inline __attribute__((always_inline)) void correlate(
     }
 }
 
-// Comparisons are written so that NaN stays NaN: a diverging client must be noticed.
-inline V activated(V v, const Stage& s) {
-    if (s.activation == 1) return v <= 0 ? V{} : v;
-    if (s.activation == 2) return v > 0 ? v : v * s.slope;
-    return v;
-}
-
 template <int O, bool POOL>
 void forward_tile(const Shape& shape, const Correlation& c, const Saved& saved, const float* weights,
                   const float* bias, Int first) {
@@ -466,10 +477,7 @@ void through_activation_and_pool(const Shape& shape, const Saved& saved, const S
             const V* output = saved.output + saved.output_map.at(channel, y, x);
             const Int index = channel * pixels + y * shape.out_w + x;
             for (Int i = 0; i < size; i++) {
-                V g = scratch.output_gradient[index + i * pixels];
-                const V out = output[i * above];
-                if (s.activation == 1) g = out <= 0 ? V{} : g;
-                if (s.activation == 2) g = out > 0 ? g : g * s.slope;
+                const V g = back_through(scratch.output_gradient[index + i * pixels], output[i * above], s);
                 totals[i] += g;
                 if (!s.pool) {
                     to[i] = g;

@@ -111,20 +111,16 @@ void add_patches(const Stage& s, const Pools& pools, const Tensor4& to) {
 
 // Gradients through the activation to the winners of the pools of a channel.
 void visit_channel(const Shape& shape, const Saved& saved, const V* gradient, Int o, const Pools& pools, V* total) {
-    const Int activation = shape.s.activation, outputs_down = saved.output_map.row(), count = pools.count;
-    const float slope = shape.s.slope;
     const Int right = pools.patch.at(0, shape.s.stride_x), down = pools.patch.at(shape.s.stride_y, 0);
     const V* row = saved.output + saved.output_map.at(o, 0, 0);
-    const Mask* winner = saved.winners + o * count;
+    const Mask* winner = saved.winners + o * pools.count;
     Mask* alive = pools.alive + o * pools.count_words;
     Mask living = {}, bit = 1 - Mask{};
     V sum = {};
     Int pool = 0;
-    for (Int y = 0; y < shape.out_h; y++, row += outputs_down)
+    for (Int y = 0; y < shape.out_h; y++, row += saved.output_map.row())
         for (Int x = 0; x < shape.out_w; x++, pool++) {
-            V g = gradient[pool];
-            if (activation == 1) g = row[x] <= 0 ? V{} : g;
-            if (activation == 2) g = row[x] > 0 ? g : g * slope;
+            const V g = back_through(gradient[pool], row[x], shape.s);
             sum += g;
             pools.lane_gradients[pool] = g;
             pools.lane_places[pool] = (winner[pool] & 1) * int32_t(right) + (winner[pool] >> 1) * int32_t(down) +
