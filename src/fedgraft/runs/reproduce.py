@@ -100,14 +100,15 @@ class Evidence:
     def of(self, cell: Cell, scale: str | None = None) -> list[Measurement]:
         """The measurements of a cell, one for each draw: of the scale that was asked for, or else of the longest runs.
 
-        Of several with one seed it is the one that was tested in more rounds, with the usual kernels.
+        Of several with one seed it is the one that was tested in more rounds, with the usual kernels, and of those the
+        one of the older arithmetic, which was there first.
         """
         score = self.paper.score
         there = [run for run in self.all_of(cell)
                  if run.value(score, cell.quantity) is not None]  # fmt: skip
         wanted = scale or max((run.scale for run in there), key=lambda one: _rank(one, there), default="full")
         chosen: dict[int, Measurement] = {}
-        for run in sorted(there, key=lambda run: ("kernels" in run.settings, -len(run.rounds))):
+        for run in sorted(there, key=lambda run: ("kernels" in run.settings, -len(run.rounds), run.arithmetic)):
             if run.scale == wanted:
                 chosen.setdefault(run.seed, run)
         return [chosen[seed] for seed in sorted(chosen)]
