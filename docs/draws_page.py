@@ -18,14 +18,13 @@ from fedgraft.runs.reproduce import Evidence
 from fedgraft.runs.statistics import Components, Difference, components, draws_needed, line, paired, standing
 
 CORE = ("local", "fedavg-ft", "fedper", "fedapa")
-WANTED = 20
 
 
 class Draws:
     """FedAPA's CIFAR-10 setting on many draws: how much of a figure is the draw."""
 
-    def __init__(self, evidence: Evidence, partitions: dict[str, Any]) -> None:
-        self.evidence, self.paper = evidence, evidence.paper
+    def __init__(self, evidence: Evidence, partitions: dict[str, Any], wanted: int) -> None:
+        self.evidence, self.paper, self.wanted = evidence, evidence.paper, wanted
         self.shares: list[float] = partitions["top_share"]
         cells = {cell.row: cell for cell in self.paper.item("table1").cells if cell.column == "cifar10"}
         self._cells = {method: cells[method] for method in CORE}
@@ -41,13 +40,9 @@ class Draws:
         return statistics.stdev(self.shares)
 
     @property
-    def wanted(self) -> int:
-        return WANTED
-
-    @property
     def left(self) -> bool:
         """Whether any method has fewer draws than are wanted."""
-        return any(len(runs) < WANTED for runs in self.runs.values())
+        return any(len(runs) < self.wanted for runs in self.runs.values())
 
     @property
     def counts(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.machine import facts
-from docs import draws_page
+from docs import agenda, draws_page
 from docs.agenda import RESULTS, Progress
 from docs.board_page import Board
 from docs.board_page import keep as keep_board
@@ -38,7 +38,8 @@ def board() -> Board:
 
 def draws() -> Draws:
     """The draws, for their page and its figures."""
-    return Draws(reproduce.everything(RESULTS)["fedapa"], json.loads(PARTITIONS.read_text("utf-8")))
+    wanted = max(step.draws for step in agenda.steps())
+    return Draws(reproduce.everything(RESULTS)["fedapa"], json.loads(PARTITIONS.read_text("utf-8")), wanted)
 
 
 def render(page: str) -> str:

@@ -294,10 +294,15 @@ inline V back_through(V gradient, V output, const Stage& s) {
 struct Scratch {
     float *packed, *flipped;
     V *input_gradient, *gradient, *output_gradient, *weight_sums, *bias_sums;
-    Stretches pools;  // where the space for going by patches begins
+    Stretches for_pools;  // where the space for going by patches begins
     Int bytes;
 
-    Scratch(const Stage* stages, Int index, char* block) : pools{block} {
+    Pools pools(const Shape& shape) const {
+        Stretches space = for_pools;
+        return Pools(shape, space);
+    }
+
+    Scratch(const Stage* stages, Int index, char* block) : for_pools{block} {
         Stretches space{block};
         output_gradient = space.next<V>(Int(stages[0].channels) * stages[0].height * stages[0].width);
         for (Int i = 0; i <= index; i++) {
@@ -309,7 +314,7 @@ struct Scratch {
             output_gradient = space.next<V>(shape.outputs());
             weight_sums = space.next<V>(shape.chunks() * shape.s.outputs);
             bias_sums = space.next<V>(shape.s.outputs);
-            pools = space;
+            for_pools = space;
             if (by_patches(shape)) Pools(shape, space);
         }
         bytes = space.used;
@@ -640,8 +645,7 @@ void backward(const Stage* stages, int64_t count, int64_t batch, const float* ou
         for (Int v = 0; v < shape.s.outputs; v++) scratch.bias_sums[v] = V{};
         for (Int v = 0; v < shape.chunks() * shape.s.outputs; v++) scratch.weight_sums[v] = V{};
         if (!by_patches(shape)) continue;
-        Stretches space = scratch.pools;
-        const Pools pools(shape, space);
+        const Pools pools = scratch.pools(shape);
         pack_patches(stages[i], parameters[i].weight, pools);
         for (Int v = 0; v < pools.outputs * pools.patch.size(); v++) pools.sums[v] = V{};
     }
@@ -658,9 +662,8 @@ void backward(const Stage* stages, int64_t count, int64_t batch, const float* ou
             const Saved saved(stages, count, i, block);
             const Scratch scratch(stages, i, scratch_space);
             const bool weights = gradients[i].weight.data, input = i > lowest || input_gradient;
-            Stretches space = scratch.pools;
             if (!by_patches(shape) ||
-                !backward_by_patches(shape, saved, Pools(shape, space), scratch.output_gradient, scratch.bias_sums,
+                !backward_by_patches(shape, saved, scratch.pools(shape), scratch.output_gradient, scratch.bias_sums,
                                      input ? scratch.input_gradient : nullptr, images, weights))
                 backward_in_lanes(shape, saved, scratch, weights, input);
         }
@@ -673,8 +676,7 @@ void backward(const Stage* stages, int64_t count, int64_t batch, const float* ou
         const Scratch scratch(stages, i, scratch_space);
         if (gradients[i].weight.data) {
             write_weight_gradient(shape, scratch.weight_sums, gradients[i].weight);
-            Stretches space = scratch.pools;
-            if (by_patches(shape)) add_patches(stages[i], Pools(shape, space), gradients[i].weight);
+            if (by_patches(shape)) add_patches(stages[i], scratch.pools(shape), gradients[i].weight);
         }
         if (gradients[i].bias)
             for (Int o = 0; o < shape.s.outputs; o++) {
