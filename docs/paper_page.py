@@ -68,8 +68,8 @@ class Words:
                 return found
         raise SystemExit(f"{' and '.join(cells)} of {item} have no draw in common at any scale: mend the words")
 
-    def place(self, item: str, cell: str) -> int:
-        """Which place a cell has among the paper's rows of its column, on the draws that all of them have."""
+    def place(self, item: str, cell: str) -> tuple[int, int]:
+        """Which place a cell has among the paper's rows of its column, and on how many draws: those that all have."""
         chosen = self.outcome(item, cell).cell
         column = [each for each in self.paper.item(item).cells if each.column == chosen.column]
         found = {each.row: self.outcome(item, each.name) for each in column if each.published is not None}
@@ -77,7 +77,7 @@ class Words:
         common = set.intersection(*(set(each.seeds) for each in found.values()))
         means = {row: statistics.fmean(v for v, seed in zip(each.values, each.seeds, strict=True) if seed in common)
                  for row, each in found.items()}  # fmt: skip
-        return sorted(means, key=lambda row: -means[row]).index(chosen.row) + 1
+        return sorted(means, key=lambda row: -means[row]).index(chosen.row) + 1, len(common)
 
     def columns(self, item: str) -> list[str]:
         """The columns of a table of which anything was measured."""
