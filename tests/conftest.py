@@ -35,6 +35,7 @@ from fedgraft.testing import specification as specification
 torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let one process do all tests that share what their file makes once: the other would make it again.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 _SERVER = multiprocessing.get_context("forkserver")
 _PRELOADED = (
     "fedgraft.cli", "fedgraft.data.federation", "fedgraft.runs.compare", "fedgraft.terminal",
-    "pandas", "scipy.stats", "sklearn.datasets", "sympy", "torch.export.pt2_archive",
+    "dp_accounting", "pandas", "scipy.stats", "sklearn.datasets", "sympy", "torch.export.pt2_archive",
 )  # fmt: skip
 """What takes most of a short command's time: some commands import the latter only when they need them."""
 _SERVER.set_forkserver_preload(list(_PRELOADED))

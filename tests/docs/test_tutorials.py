@@ -24,8 +24,12 @@ def test_all_are_here() -> None:
     assert [path.stem for path in tutorials.notebooks()] == list(WORDS)
 
 
+LONG = {"6-deploy"}
+"""It takes minutes, and the tests of `deploy demo` and `deploy init` do most of the same."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in WORDS])
 def test_it_runs(name: str, tmp_path: Path) -> None:
     shown = tutorials.as_page(tutorials.run(tutorials.FOLDER / f"{name}.py", tmp_path), "")
     assert "Traceback" not in shown

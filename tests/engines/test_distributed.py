@@ -125,7 +125,10 @@ def test_means_in_several_blocks_have_the_same_bits_on_ranks(tmp_path: Path, mon
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("block", "idle"),
-    [pytest.param(1, 0, id="more blocks than ranks"), pytest.param(3, 1, id="more ranks than blocks")],
+    [
+        pytest.param(1, 0, id="more blocks than ranks"),
+        pytest.param(3, 1, id="more ranks than blocks", marks=pytest.mark.long),
+    ],
 )
 def test_products_in_several_blocks_are_made_by_all_ranks_with_the_same_bits(
     block: int, idle: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

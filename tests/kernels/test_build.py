@@ -81,7 +81,7 @@ def test_sanitizers_find_nothing(isa: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cpu", ["cortex-a53", "max"])
+@pytest.mark.parametrize("cpu", ["cortex-a53", pytest.param("max", marks=pytest.mark.long)])
 def test_they_agree_with_plain_loops_on_an_emulated_arm(cpu: str, tmp_path: Path) -> None:
     cross, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
     if cross is None or emulator is None:
