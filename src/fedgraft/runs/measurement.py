@@ -7,6 +7,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,7 +85,7 @@ class Measurement(BaseModel):
         chosen = self.settings.get("kernels", "auto")
         return f"{chosen} ({self.kernels}{f', arithmetic {self.arithmetic}' if self.arithmetic > 1 else ''})"
 
-    @property
+    @cached_property
     def config(self) -> RunConfig:
         """All its settings."""
         name, params = METHODS.read(self.method)
