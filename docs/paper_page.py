@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from docs.tables import table
@@ -120,20 +120,33 @@ class Words:
 
     def changes(self, item: str, base: str) -> str:
         """What each row changes against one of them, on the draws that both have, beside the published change."""
-        first = self.outcome(item, base)
-        usual, known = first.cell.published or 0.0, dict(zip(first.seeds, first.values, strict=True))
+        usual = self.outcome(item, base).cell.published or 0.0
         rows = []
+        for cell, apart in self._against(item, base):
+            told = "" if cell.published is None else signed(cell.published - usual)
+            values = list(apart.values())
+            above = f"{sum(value > 0 for value in values)} of {len(values)}"
+            rows.append([cell.row, f"{statistics.fmean(values):+.2f}", _sure(values), above, told, _counted([*apart])])
+        return table(["row", "difference", "95 % interval", "above it on", "published", "draws"], rows)
+
+    def above(self, item: str, base: str) -> str:
+        """The rows of the paper that are above one of them on every draw that both have, where these are a few."""
+        found = [
+            f"{cell.row} ({signed(statistics.fmean(apart.values()))} on {len(apart)})"
+            for cell, apart in self._against(item, base)
+            if cell.published is not None and len(apart) >= FEWEST and min(apart.values()) > 0
+        ]
+        return ", ".join(found) or "none"
+
+    def _against(self, item: str, base: str) -> Iterator[tuple[Cell, dict[int, float]]]:
+        """The other cells of a column, with their difference to one of them by draw."""
+        first = self.outcome(item, base)
+        known = dict(zip(first.seeds, first.values, strict=True))
         for cell in self.paper.item(item).cells:
             each = self.outcome(item, cell.name)
-            values = dict(zip(each.seeds, each.values, strict=True))
-            common = sorted(values.keys() & known.keys())
-            if cell.column != first.cell.column or cell.name == base or not common:
-                continue
-            apart = [values[seed] - known[seed] for seed in common]
-            told = "" if cell.published is None else signed(cell.published - usual)
-            above = f"{sum(value > 0 for value in apart)} of {len(apart)}"
-            rows.append([cell.row, f"{statistics.fmean(apart):+.2f}", _sure(apart), above, told, _counted(common)])
-        return table(["row", "difference", "95 % interval", "above it on", "published", "draws"], rows)
+            apart = {seed: v - known[seed] for seed, v in zip(each.seeds, each.values, strict=True) if seed in known}
+            if cell.column == first.cell.column and cell.name != base and apart:
+                yield cell, apart
 
     def draws_of(self, item: str, column: str) -> str:
         """From how many to how many draws the rows of a column have."""
