@@ -45,9 +45,11 @@ class Words:
         runs = self.outcome(item, cell).runs
         return _mean([last(run, point, figure or self.paper.score.figure) for run in runs]) or "not run"
 
-    def ahead(self, item: str, one: str, other: str, point: str = "", figure: str | None = None) -> str:
+    def ahead(
+        self, item: str, one: str, other: str, point: str = "", figure: str | None = None, scale: str = ""
+    ) -> str:
         """By how many points one cell is above another on the draws that both have; by the paper's measure, or last."""
-        both = self._alike(item, one, other)
+        both = self._alike(item, one, other, scale=scale)
         common = set(both[0].seeds) & set(both[1].seeds)
         means = []
         for each in both:
@@ -57,16 +59,17 @@ class Words:
             means.append(statistics.fmean(values[seed] for seed in common))
         return signed(means[0] - means[1])
 
-    def _alike(self, item: str, *cells: str) -> list[Outcome]:
-        """What cells gave in runs of one length: the longest that all of them have."""
+    def _alike(self, item: str, *cells: str, scale: str = "") -> list[Outcome]:
+        """What cells gave in runs of one length: the one that was asked for, or the longest that all of them have."""
         chosen = self.paper.item(item)
         each = [chosen.chosen([name])[0] for name in cells]
         lengths = {run.scale: run.config.rounds for cell in each for run in self.evidence.all_of(cell)}
-        for scale in sorted(lengths, key=lambda scale: -lengths[scale]):
-            found = [self.evidence.outcome(chosen, cell, scale) for cell in each]
+        for length in [scale] if scale else sorted(lengths, key=lambda length: -lengths[length]):
+            found = [self.evidence.outcome(chosen, cell, length) for cell in each]
             if set.intersection(*(set(outcome.seeds) for outcome in found)):
                 return found
-        raise SystemExit(f"{' and '.join(cells)} of {item} have no draw in common at any scale: mend the words")
+        lacking = f"no draw in common at {scale or 'any scale'}"
+        raise SystemExit(f"{' and '.join(cells)} of {item} have {lacking}: mend the words")
 
     def place(self, item: str, cell: str) -> tuple[int, int]:
         """Which place a cell has among the paper's rows of its column, and on how many draws: those that all have."""
