@@ -46,7 +46,7 @@ FEW = ("fedper", "ditto")
 PAGES = [page for page in pages() if any(block.commands or block.language == "python" for block in blocks(page))]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # half a second in every process: pages are better shared out than it
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "datasets"
     datasets(folder)
