@@ -1,6 +1,7 @@
 """What the page of the board is written with: docs/results/board.md.jinja, from the board-*.json files beside it."""
 
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 
 from docs.tables import table
@@ -41,6 +42,14 @@ class Board:
     @cached_property
     def overall(self) -> Overall | None:
         return standing.overall(self.standings)
+
+    @property
+    def told_apart(self) -> str:
+        """How many pairs of methods the ranks over all settings tell apart."""
+        assert self.overall is not None
+        found = self.overall.ranks
+        apart = sum(abs(one - other) > found.critical for one, other in combinations(found.mean, 2))
+        return f"{apart} pairs are further apart" if apart else "with so few settings no two are further apart"
 
     @property
     def machines(self) -> str:

@@ -15,7 +15,17 @@ from fedgraft.report.page import chance
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, cell_config
 from fedgraft.runs.reproduce import Evidence
-from fedgraft.runs.statistics import Components, Difference, components, draws_needed, line, paired, standing
+from fedgraft.runs.statistics import (
+    Components,
+    Difference,
+    Interval,
+    components,
+    draws_needed,
+    line,
+    over_seeds,
+    paired,
+    standing,
+)
 
 CORE = ("local", "fedavg-ft", "fedper", "fedapa")
 
@@ -80,6 +90,12 @@ class Draws:
         assert found is not None
         return found
 
+    def sure(self, one: str, other: str) -> Interval:
+        """Student's interval of the mean difference: the bootstrap's is too narrow for few draws."""
+        found = over_seeds([self.figure(one, seed) - self.figure(other, seed) for seed in self.seeds])
+        assert found is not None
+        return found
+
     def needed(self, one: str, other: str) -> tuple[float, int | None, float, int | None]:
         """The deviation and the draws that a point takes: of pairs on the same draws, and of methods on their own."""
         deviation = statistics.stdev(self.figure(one, seed) - self.figure(other, seed) for seed in self.seeds)
@@ -96,14 +112,14 @@ class Draws:
         """Two methods on the same draws: their difference, and how many draws would tell one point."""
         rows = []
         for other, one in combinations(self.methods, 2):
-            found = self.difference(one, other)
+            found, sure = self.difference(one, other), self.sure(one, other)
             deviation, together, alone, apart = self.needed(one, other)
             rows.append([
-                f"{one} - {other}", f"{found.mean:+.2f}", f"{found.interval.low:+.2f} to {found.interval.high:+.2f}",
-                chance(found.p), f"{found.improvement:.2f}", f"{deviation:.2f}", str(together), f"{alone:.2f}",
+                f"{one} - {other}", f"{found.mean:+.2f}", f"{sure.low:+.2f} to {sure.high:+.2f}",
+                chance(found.p), f"{found.better} of {found.pairs}", f"{deviation:.2f}", str(together), f"{alone:.2f}",
                 str(apart),
             ])  # fmt: skip
-        head = ["pair", "difference", "95 % interval", "p", "probability of improvement", "deviation of the difference",
+        head = ["pair", "difference", "95 % interval", "p", "better on", "deviation of the difference",
                 "draws for 1 point, paired", "deviation of one method", "draws of each, unpaired"]  # fmt: skip
         return table(head, rows)
 
@@ -164,7 +180,7 @@ class Draws:
 
     @cached_property
     def noise(self) -> list[float]:
-        """How far two runs of one draw with other kernels, or on another machine, end apart: the last bits alone."""
+        """How far two runs of one draw with other kernels, or older ones, end apart: the last bits alone."""
         found = []
         for cell in {cell.method: cell for _, cell in self.paper.cells if cell.column == "cifar10"}.values():
             by_seed: dict[int, dict[str, Measurement]] = {}

@@ -10,7 +10,7 @@ from fedgraft.core.evaluation import Point
 from fedgraft.papers.tables import ACCURACY, Cell, Item
 from fedgraft.runs.measurement import Measurement, cell_config
 from fedgraft.runs.reproduce import Evidence, Outcome
-from fedgraft.runs.statistics import paired
+from fedgraft.runs.statistics import over_seeds
 
 NOT_HAD = {"emnist", "cinic10", "pathmnist"}
 """Datasets that could not be had without a download where these runs were made."""
@@ -40,6 +40,17 @@ class Words:
     def apart(self, item: str, cell: str) -> str:
         return signed(self.outcome(item, cell).apart or 0.0)
 
+    def about(self, item: str) -> str:
+        """What a reader of one of its tables has to know."""
+        return self.paper.item(item).about
+
+    def published(self, item: str, one: str, other: str) -> str:
+        """By how many points one cell is above another in the paper."""
+        above, below = (self.outcome(item, name).cell.published for name in (one, other))
+        if above is None or below is None:
+            raise SystemExit(f"{one} or {other} of {item} has no published figure: mend the words")
+        return signed(above - below)
+
     def last(self, item: str, cell: str, point: str = "trained", figure: str | None = None) -> str:
         """The last round at a point, over the draws."""
         runs = self.outcome(item, cell).runs
@@ -49,15 +60,28 @@ class Words:
         self, item: str, one: str, other: str, point: str = "", figure: str | None = None, scale: str = ""
     ) -> str:
         """By how many points one cell is above another on the draws that both have; by the paper's measure, or last."""
-        both = self._alike(item, one, other, scale=scale)
-        common = set(both[0].seeds) & set(both[1].seeds)
-        means = []
-        for each in both:
-            values = dict(zip(each.seeds, each.values, strict=True))
-            if point:
-                values = {run.seed: last(run, point, figure or self.paper.score.figure) for run in each.runs}
-            means.append(statistics.fmean(values[seed] for seed in common))
-        return signed(means[0] - means[1])
+        first, second = self._alike(item, one, other, scale=scale)
+        if point:
+            at = {run.seed: last(run, point, figure or self.paper.score.figure) for run in second.runs}
+            apart = {run.seed: last(run, point, figure or self.paper.score.figure) - at[run.seed]
+                     for run in first.runs if run.seed in at}  # fmt: skip
+        else:
+            apart = self._between(first, second)
+        return signed(statistics.fmean(apart.values()))
+
+    def _between(self, one: Outcome, other: Outcome) -> dict[int, float]:
+        """By how much one cell is above another, draw by draw, by the paper's measure.
+
+        Of the rounds in which both runs were tested: the best of fifty is above the best of ten.
+        """
+        found = {}
+        theirs = {run.seed: run for run in other.runs}
+        for run in (run for run in one.runs if run.seed in theirs):
+            shared = {*run.rounds} & {*theirs[run.seed].rounds}
+            values = [each.value(self.paper.score, within=shared) for each in (run, theirs[run.seed])]
+            if values[0] is not None and values[1] is not None:
+                found[run.seed] = values[0] - values[1]
+        return found
 
     def _alike(self, item: str, *cells: str, scale: str = "") -> list[Outcome]:
         """What cells gave in runs of one length: the one that was asked for, or the longest that all of them have."""
@@ -73,14 +97,12 @@ class Words:
 
     def place(self, item: str, cell: str) -> tuple[int, int]:
         """Which place a cell has among the paper's rows of its column, and on how many draws: those that all have."""
-        chosen = self.outcome(item, cell).cell
-        column = [each for each in self.paper.item(item).cells if each.column == chosen.column]
-        found = {each.row: self.outcome(item, each.name) for each in column if each.published is not None}
-        found = {row: each for row, each in found.items() if each.values}
-        common = set.intersection(*(set(each.seeds) for each in found.values()))
-        means = {row: statistics.fmean(v for v, seed in zip(each.values, each.seeds, strict=True) if seed in common)
-                 for row, each in found.items()}  # fmt: skip
-        return sorted(means, key=lambda row: -means[row]).index(chosen.row) + 1, len(common)
+        chosen = self.outcome(item, cell)
+        common = {*chosen.seeds}
+        apart = [each for other, each in self._against(item, cell) if other.published is not None]
+        for each in apart:
+            common &= {*each}
+        return 1 + sum(statistics.fmean(each[seed] for seed in common) > 0 for each in apart), len(common)
 
     def columns(self, item: str) -> list[str]:
         """The columns of a table of which anything was measured."""
@@ -88,14 +110,18 @@ class Words:
         return [column for column in chosen.columns
                 if any(self.evidence.of(cell) for cell in chosen.cells if cell.column == column)]  # fmt: skip
 
-    def measured(self, item: str, column: str) -> str:
-        """A table of one column: ours at both points, by the paper's measure, and as published."""
+    def measured(self, item: str, column: str, seeds: Sequence[int] | None = None, *, shorter: bool = False) -> str:
+        """A table of one column: ours at both points, by the paper's measure, and as published.
+
+        Of the draws that were asked for, or of all; with ``shorter`` runs in rows of their own, or the longest alone.
+        """
         chosen, figure = self.paper.item(item), self.paper.score.figure
         cells = [cell for cell in chosen.cells if cell.column == column and cell.quantity == ACCURACY]
         head = ["row", "draws", "received, last", "trained, last", "ours", "95 % interval", "published", "apart",
                 "KiB up/down", "scale"]  # fmt: skip
         rows = []
-        for each in (self.evidence.outcome(chosen, cell) for cell in cells):
+        lengths = [(cell, scale) for cell in cells for scale in (self._scales(cell) if shorter else [None])]
+        for each in (self.evidence.outcome(chosen, cell, scale, seeds) for cell, scale in lengths):
             if not each.runs:
                 rows.append([each.cell.row, "not run", "", "", "", "", _published(each.cell), "", "", ""])
                 continue
@@ -106,6 +132,23 @@ class Words:
                 each.scale,
             ])  # fmt: skip
         return table(head, rows)
+
+    def _scales(self, cell: Cell) -> list[str | None]:
+        """How long its runs are, the longest first; the longest, whatever it is, if there are none."""
+        rounds = {run.scale: run.config.rounds for run in self.evidence.all_of(cell)}
+        return [*sorted(rounds, key=lambda scale: -rounds[scale])] or [None]
+
+    def quantities(self, item: str, column: str, *names: str) -> str:
+        """A table of one column: what else than accuracy was measured, each beside what was published."""
+        chosen = self.paper.item(item)
+        cells = {(cell.row, cell.quantity): cell for cell in chosen.cells if cell.column == column}
+        rows = []
+        for row in chosen.rows:
+            line = [row]
+            for each in (self.evidence.outcome(chosen, cells[row, name]) for name in names):
+                line += ["not run" if each.mean is None else f"{each.mean:,.0f}", f"{each.cell.published or 0:,.0f}"]
+            rows.append(line)
+        return table(["row", *(head for name in names for head in (f"{name}, ours", f"{name}, published"))], rows)
 
     def by_draw(self, item: str, cells: Sequence[tuple[str, str]]) -> str:
         """The last round on every draw that is more than one row's: rows of a cell and a point."""
@@ -129,7 +172,7 @@ class Words:
             told = "" if cell.published is None else signed(cell.published - usual)
             values = list(apart.values())
             above = f"{sum(value > 0 for value in values)} of {len(values)}"
-            rows.append([cell.row, f"{statistics.fmean(values):+.2f}", _sure(values), above, told, _counted([*apart])])
+            rows.append([cell.row, signed(statistics.fmean(values), 2), _sure(values), above, told, _counted([*apart])])
         return table(["row", "difference", "95 % interval", "above it on", "published", "draws"], rows)
 
     def above(self, item: str, base: str) -> str:
@@ -144,11 +187,10 @@ class Words:
     def _against(self, item: str, base: str) -> Iterator[tuple[Cell, dict[int, float]]]:
         """The other cells of a column, with their difference to one of them by draw."""
         first = self.outcome(item, base)
-        known = dict(zip(first.seeds, first.values, strict=True))
         for cell in self.paper.item(item).cells:
-            each = self.outcome(item, cell.name)
-            apart = {seed: v - known[seed] for seed, v in zip(each.seeds, each.values, strict=True) if seed in known}
-            if cell.column == first.cell.column and cell.name != base and apart:
+            if cell.column != first.cell.column or cell.quantity != ACCURACY or cell.name == base:
+                continue
+            if apart := self._between(self.outcome(item, cell.name), first):
                 yield cell, apart
 
     def draws_of(self, item: str, column: str) -> str:
@@ -206,21 +248,22 @@ class Words:
         found = {cell.name: self.evidence.outcome(item, cell) for cell in item.cells}
         done = [each for each in found.values() if each.values]
         gone = {cell_config(self.paper, cell, 0).dataset for cell in item.cells} & NOT_HAD
-        waiting = [f"{len(found) - len(done)} cells"] if len(done) < len(found) else []
+        waiting = [_cells(len(found) - len(done))] if len(done) < len(found) else []
         if few := sum(len(each.values) < self.paper.draws for each in done):
-            waiting.append(f"draws of {few} (the paper has {self.paper.draws})")
+            waiting.append(f"more draws of {_cells(few)}, which have fewer than the paper's {self.paper.draws}")
         if short := sum(each.scale != "full" for each in done):
-            waiting.append(f"the full length of {short}")
+            waiting.append(f"the full length of {_cells(short)}")
         if gone:
             waiting.append(f"{', '.join(sorted(gone))}: cannot be had without a download")
         return f"{len(done)} of {len(found)}", "; ".join(waiting) or "nothing"
 
     @cached_property
     def machines(self) -> str:
-        """Where the runs were made."""
-        told = sorted({f"{run.machine} ({run.kernels}, torch {run.torch}, fedgraft {run.fedgraft})"
-                       for run in self.evidence.runs})  # fmt: skip
-        return "; ".join(told)
+        """Where the runs were made, and by which versions."""
+        versions: dict[str, set[str]] = {}
+        for run in self.evidence.runs:
+            versions.setdefault(f"{run.machine} ({run.kernels}, torch {run.torch}", set()).add(run.fedgraft)
+        return "; ".join(f"{made}, fedgraft {', '.join(sorted(by))})" for made, by in sorted(versions.items()))
 
     @property
     def runs(self) -> int:
@@ -234,9 +277,9 @@ class Words:
         return "; ".join(f"{name}: {changes}" for name, changes in told.items())
 
 
-def signed(value: float) -> str:
+def signed(value: float, digits: int = 1) -> str:
     """Points with a sign; none is none."""
-    return f"{value:+.1f}" if round(value, 1) else "0.0"
+    return f"{value:+.{digits}f}" if round(value, digits) else f"{0:.{digits}f}"
 
 
 def last(run: Measurement, point: str, figure: str) -> float:
@@ -248,9 +291,13 @@ def _mean(values: Sequence[float]) -> str:
     return f"{statistics.fmean(values):.2f}" if values else ""
 
 
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{count} cells"
+
+
 def _interval(each: Outcome) -> str:
-    found = each.interval
-    return "one draw" if found is None else f"{found.low:.2f} to {found.high:.2f}"
+    found = each.interval if len(each.values) >= FEWEST else None
+    return "" if found is None else f"{found.low:.2f} to {found.high:.2f}"
 
 
 def _published(cell: Cell) -> str:
@@ -263,8 +310,8 @@ def _traffic(runs: Sequence[Measurement]) -> str:
 
 
 def _sure(apart: Sequence[float]) -> str:
-    found = paired([[value] for value in apart]) if len(apart) >= FEWEST else None
-    return "" if found is None else f"{found.interval.low:+.2f} to {found.interval.high:+.2f}"
+    found = over_seeds(apart) if len(apart) >= FEWEST else None
+    return "" if found is None else f"{found.low:+.2f} to {found.high:+.2f}"
 
 
 def _span(counts: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import partners
 from docs.agenda import RESULTS
 from docs.evidence import PAGES, PARTITIONS, board, render
+from docs.paper_page import Words
 from fedgraft.runs import measurement, reproduce
 from fedgraft.runs.measurement import Measurement, command, differing, scale_of
 
@@ -50,6 +51,18 @@ def test_figures_are_those_that_were_measured() -> None:
     ]
     assert round(100 * (_one("fedapa:share=all", 1).received.pooled[-1] or 0), 2) == 76.40
     assert _one("fedapa", 0).bytes_up == 244_624
+
+
+def test_methods_are_compared_by_the_rounds_in_which_both_were_tested() -> None:
+    """Clipping never acts on draw 0: the same bits, but FedAPA was tested in every round and the other every fifth."""
+    words = Words(reproduce.everything(RESULTS)["fedapa"])
+    one, other = (words.outcome("table3", f"{name}/cifar10", [0]) for name in ("no-clipping", "fedapa"))
+    assert [len(each.runs[0].rounds) for each in (one, other)] == [10, 50]
+    assert one.values[0] < other.values[0], "the best of fifty is above the best of ten"
+    assert words._between(one, other) == {0: 0.0}
+    first, score = _one("fedapa", 0), words.paper.score
+    assert first.value(score, within=[50]) == 100 * (first.trained.pooled[-1] or 0)
+    assert first.value(score, within=[]) is None
 
 
 def test_draws_of_the_partition_are_many() -> None:

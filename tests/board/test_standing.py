@@ -89,6 +89,26 @@ def test_sites_that_are_the_same_in_all_draws_count_once() -> None:
     assert (difference.pairs, difference.better, difference.worse, difference.seeds) == (3, 2, 1, 2)
     assert difference.too_few
     assert difference.interval.low < 0.1 < difference.interval.high
+    assert found.rows[0].harmed == pytest.approx(1 / 3), "c, of three sites"
+
+
+def test_a_draw_without_a_figure_is_no_draw() -> None:
+    names = [tuple("abcdefgh")] * 3
+    nobody: list[float | None] = [None] * 8
+    alone = [[0.5] * 8] * 3
+    found = standing.of(made({"local": alone, "other": [[0.7] * 8, [0.8] * 8, nobody]}, names=names, natural=True))
+    row = next(row for row in found.rows if row.method == "other")
+    difference = row.against["local"]
+    assert (row.draws, difference.seeds, difference.pairs) == (2, 2, 8)
+    assert difference.interval == pytest.approx((0.2, 0.3))
+    assert board.forest(found, "local") is not None
+
+
+def test_methods_that_do_not_differ_can_be_drawn() -> None:
+    found = standing.of(made({"local": ALONE, "same": ALONE}))
+    drawn = board.forest(found, "local")
+    assert drawn is not None
+    assert drawn["marks"][0]["x"] == drawn["zero"]
 
 
 def test_differences_are_corrected_for_the_number_of_methods() -> None:

@@ -111,6 +111,9 @@ def test_many_methods_are_compared_with_local_and_the_best_only() -> None:
     tuned = pairs(many | {"fedavg-ft": [result(level(0.5), level(0.52))]}, with_best=True)
     assert len(tuned) == 9 + 8 + 7
     assert {pair.other for pair in tuned[-7:]} == {"fedavg-ft"}, "the simple choice is one to beat"
+    leading = pairs(many | {"fedavg-ft": [result(level(0.5), level(0.9))]}, with_best=True)
+    assert [(pair.one, pair.other) for pair in leading[9:]] == [("fedavg-ft", f"m{n}") for n in range(8)], "once each"
+    assert {pair.difference.family for pair in few[8:]} == {8 * 7 / 2}, "corrected for all pairs, told or not"
     shown = text(view(compared(many)))
     assert "m7 - m3" in shown
     assert "m5 - m3" not in shown
@@ -143,6 +146,31 @@ def test_clients_with_the_same_data_in_all_seeds_count_once() -> None:
     for each in chain(*one_digest.values()):
         each.digest = {"data": "abc"}
     assert rows(one_digest)[1].difference.pairs == CLIENTS  # type: ignore[union-attr]
+
+
+def test_sites_count_once_whatever_a_seed_keeps_of_them() -> None:
+    """Seeds put other samples aside, and hold another site out: b is in one of them only."""
+
+    def over_seeds(partition: str) -> dict[str, list[Result]]:
+        gains = {"local": ([0.5, 0.5], [0.5, 0.5]), "ditto": ([0.7, 0.6], [0.9, 0.4])}
+        return {
+            name: [
+                result(v, v, seed=s, partition=partition, names=[["a", "b"], ["a", "c"]][s], digest={"data": str(s)})
+                for s, v in enumerate(values)
+            ]
+            for name, values in gains.items()
+        }
+
+    sites = over_seeds("own")
+    found = table.by_site(sites["ditto"], sites["local"], ACCURACY, "trained")
+    assert found == pytest.approx({"a": 0.3, "b": 0.1, "c": -0.1})
+    verdict = compared(over_seeds("own")).verdicts()[0]
+    assert (verdict.better, verdict.worse, verdict.harmed) == (2, 1, ("c",))
+    assert verdict.difference.pairs == 3
+    assert rows(over_seeds("blocks:train=4"))[1].difference.pairs == 3  # type: ignore[union-attr]
+    drawn = rows(over_seeds("dirichlet:0.1"))[1].difference
+    assert drawn is not None
+    assert drawn.pairs == 4, "clients of a partition that is drawn anew are others"
 
 
 def test_a_client_that_never_was_tested_is_not_zero() -> None:

@@ -11,6 +11,7 @@ from scipy import stats
 
 from fedgraft.runs import statistics
 from fedgraft.runs.statistics import (
+    Interval,
     between_areas,
     between_shares,
     bootstrap,
@@ -174,6 +175,42 @@ def test_a_difference_by_hand() -> None:
     assert paired([[], []]) is None
 
 
+def test_a_few_large_losses_and_many_small_gains_are_no_verdict() -> None:
+    """The mean says worse and the ranks say better, both clearly: neither is told as more than noise."""
+    found = paired([[0.01] * 90 + [-1.0] * 10])
+    assert found is not None
+    assert found.mean < 0
+    assert found.interval.high < 0
+    assert (found.corrected < 0.001, found.leaning, found.more_than_noise) == (True, 1, False)
+    clear = paired([[-0.1 - 0.01 * client for client in range(10)]])
+    assert clear is not None
+    assert (clear.leaning, clear.more_than_noise) == (-1, True)
+
+
+def test_what_rounding_leaves_is_no_gain() -> None:
+    dust = 0.1 + 0.2 - 0.3
+    assert dust > 0
+    found = paired([[dust, 0.1, -0.1]])
+    assert found is not None
+    assert (found.better, found.same, found.worse) == (1, 1, 1)
+
+
+def test_very_many_pairs_of_three_seeds_are_still_three_seeds() -> None:
+    """Their p without the design effect is too small for a float, and must not be taken for a certainty."""
+    groups = [np.random.default_rng(seed).normal(mean, 0.001, 1000) for seed, mean in enumerate((0.1, 0.5, 1.5))]
+    assert signed_rank(np.concatenate(groups)) == 0
+    found = paired(groups)
+    assert found is not None
+    assert found.p > 0.1
+    assert not found.more_than_noise
+
+
+def test_an_interval_that_is_not_known_tells_nothing() -> None:
+    found = paired([[0.1] * 10])
+    assert found is not None
+    assert not found._replace(interval=Interval(math.nan, math.nan)).more_than_noise
+
+
 def test_most_gain_only_if_it_is_more_than_chance() -> None:
     clear = paired([[0.1 + 0.01 * client for client in range(10)]])
     assert clear is not None
@@ -206,6 +243,10 @@ def test_pairs_that_are_enough_for_one_test_may_be_too_few_for_several() -> None
     assert ten is not None
     assert not any(each.too_few or not each.more_than_noise for each in together([ten] * 25)), "25/512 is below 1/20"
     assert all(each.too_few and not each.more_than_noise for each in together([ten] * 26))
+    twelve = paired([[0.1] * 12])
+    assert twelve is not None
+    told = together([twelve, six])[1]
+    assert (told.corrected, told.more_than_noise, told.too_few) == (1 / 32, True, False), "Holm's last step is no step"
 
 
 def test_how_sure_a_share_of_few_samples_is() -> None:
@@ -262,6 +303,8 @@ def test_draws_needed_are_those_of_the_textbook() -> None:
     assert draws_needed(1, 1, pairs=False) == 17
     assert draws_needed(-1, 1, pairs=True) == 10, "who is ahead does not matter"
     assert draws_needed(0.001, 1, pairs=True) is None
+    assert draws_needed(1, 33, pairs=True) == pytest.approx(8548, abs=5), "between the last doubling and the most"
+    assert power(1, 0.01, 5, pairs=True) == 1
     assert draws_needed(1, 0, pairs=True) == 2, "without any noise"
     assert power(0, 1, 10, pairs=True) == pytest.approx(0.05), "the test's own error"
 
@@ -341,6 +384,7 @@ def test_critical_differences_of_the_book(methods: int, blocks: int, distance: f
 
 def test_crossed_bootstrap_of_what_never_varies_is_a_point() -> None:
     assert crossed([[2.0, 2.0, math.nan], [2.0, math.nan, 2.0]]) == (2.0, 2.0)
+    assert crossed([[2.0, 2.0], [math.nan, math.nan]]) == (2.0, 2.0), "a draw without figures"
 
 
 def test_crossed_bootstrap_sees_both_draws_and_clients() -> None:

@@ -124,14 +124,14 @@ def _row(
     record: Record, entry: Entry, metric: MetricInfo, against: Mapping[str, Difference], rank: float | None
 ) -> Row:  # fmt: skip
     each = list(entry.done.values())
-    gains = _gains(record, entry, ALONE, metric)
-    known = [gain for values in gains.values() for gain in values if gain is not None]
+    gains = [gain for group in _paired(record, entry, ALONE, metric) for gain in group]
     return Row(
-        entry=entry, draws=len(each), mean=Spread.of(_mean(outcome.figures) for outcome in each),
+        entry=entry, draws=sum(bool(outcome.known) for outcome in each),
+        mean=Spread.of(_mean(outcome.figures) for outcome in each),
         pooled=Spread.of(outcome.pooled for outcome in each),
         worst_tenth=Spread.of(metric.worst_tenth(outcome.known) for outcome in each if outcome.known),
         unseen=Spread.of(_mean(outcome.unseen) for outcome in each),
-        harmed=sum(gain < 0 for gain in known) / len(known) if known and entry.method != ALONE else None,
+        harmed=sum(gain < 0 for gain in gains) / len(gains) if gains and entry.method != ALONE else None,
         traffic=statistics.fmean(outcome.bytes_up + outcome.bytes_down for outcome in each),
         seconds=_mean([outcome.seconds for outcome in each]), against=against, rank=rank,
     )  # fmt: skip
@@ -169,26 +169,32 @@ def _family(record: Record, entries: Sequence[Entry], other: str, metric: Metric
 
 
 def _difference(record: Record, entry: Entry, other: str, metric: MetricInfo) -> Difference | None:
+    found = paired(_paired(record, entry, other, metric))
+    if found is None or not record.natural:
+        return found
+    by_site = sites(record, _gains(record, entry, other, metric))
+    there = int(np.isfinite(by_site).any(axis=1).sum())
+    return found._replace(interval=crossed(list(by_site)), seeds=there)
+
+
+def _paired(record: Record, entry: Entry, other: str, metric: MetricInfo) -> list[list[float]]:
+    """What clients gain over another method: draw by draw, or of sites, which are the same in all draws, once each."""
     gains = _gains(record, entry, other, metric)
     if not record.natural:
-        return paired([[gain for gain in values if gain is not None] for values in gains.values()])
+        return [[gain for gain in values if gain is not None] for values in gains.values()]
     by_site = sites(record, gains)
-    known = by_site[:, np.isfinite(by_site).any(axis=0)]
-    if not known.size:
-        return None
-    found = paired([np.nanmean(known, axis=0)])
-    return None if found is None else found._replace(interval=crossed(list(known)), seeds=len(known))
+    return [np.nanmean(by_site, axis=0).tolist()] if by_site.size else []
 
 
 def sites(record: Record, gains: Mapping[int, Sequence[float | None]]) -> "np.ndarray[Any, Any]":
-    """Draws x sites, with NaN where a site took no part."""
+    """Draws x sites, with NaN where a site took no part; sites without a figure are left out."""
     names = sorted({name for seed in gains for name in record.clients(seed).names})
     found = np.full((len(gains), len(names)), np.nan)
     for row, (seed, values) in enumerate(gains.items()):
         for name, gain in zip(record.clients(seed).names, values, strict=True):
             if gain is not None:
                 found[row, names.index(name)] = gain
-    return found
+    return found[:, np.isfinite(found).any(axis=0)]
 
 
 # ---- ranks

@@ -140,6 +140,7 @@ def forest(standing: Standing, label: str) -> dict[str, Any] | None:
     low, high = min(ends), max(ends)
     step = _step(high - low)
     low, high = math.floor(low / step) * step, math.ceil(high / step) * step
+    high = max(high, low + step)  # also where nobody differs
 
     def at(value: float) -> float:
         return round(LEFT + (value - low) / (high - low) * (RIGHT - LEFT), 1)

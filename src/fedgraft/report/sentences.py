@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedgraft.data.partition import OWN, SCHEMES
+from fedgraft.data.partition import steady
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import AT, At
 from fedgraft.runs.metric import MetricInfo
@@ -22,18 +22,12 @@ def by_client(comparison: Comparison[Any], at: At = AT[0], metric: str | None = 
         return ["There is no run of local to compare the clients with."]
     best, info = verdicts[0], comparison.metric(metric)
     config = comparison.config
-    steady = _steady(config.partition) and (config.hold_out is None or config.data_seed is not None)
-    seeds = comparison.seeds if steady else comparison.seeds[:1]
+    same = steady(config.partition) and (config.hold_out is None or config.data_seed is not None)
+    seeds = comparison.seeds if same else comparison.seeds[:1]
     over = f", mean of {len(seeds)} seeds" if len(seeds) > 1 else f", seed {seeds[0]}"
     sure = "; 95 % interval of one seed's test" if info.counted else ""
     head = f"Does joining pay? {best.label} against training alone, {info.title}{over}{sure}"
     return [head, *_sentences(comparison, best.label, seeds, at, info)]
-
-
-def _steady(partition: str) -> bool:
-    """Whether client 3 of one seed is client 3 of another."""
-    name, _ = SCHEMES.split(partition)
-    return partition == OWN or (name in SCHEMES and bool(getattr(SCHEMES[name], "steady", False)))
 
 
 def _sentences(

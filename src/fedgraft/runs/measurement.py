@@ -6,7 +6,7 @@ A measurement belongs to a cell of a paper's table by what decides its result: m
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -97,10 +97,13 @@ class Measurement(BaseModel):
         found: Curve = getattr(self, point)
         return found
 
-    def value(self, score: Score, quantity: str = ACCURACY) -> float | None:
-        """What a paper's table would print: percent, or in the quantity's own unit; none if it was not measured."""
+    def value(self, score: Score, quantity: str = ACCURACY, within: Collection[int] | None = None) -> float | None:
+        """What a paper's table would print: percent, or in the quantity's own unit; none if it was not measured.
+
+        An accuracy can be that ``within`` some of the rounds: the best of fifty is above the best of ten.
+        """
         if quantity == ACCURACY:
-            found = self._accuracy(score)
+            found = self._accuracy(score, within)
         elif quantity in ("global", "global-round"):
             found = self._global(quantity)
         elif quantity == "kilobytes":
@@ -111,10 +114,12 @@ class Measurement(BaseModel):
             found = whole if quantity == "minutes" or whole is None else 60 * whole / last
         return found
 
-    def _accuracy(self, score: Score) -> float | None:
+    def _accuracy(self, score: Score, within: Collection[int] | None) -> float | None:
         at = score.at(self.method)
         each = getattr(self.curve(self.headline if at == "own" else at), score.figure)
-        return _percent(each[-1]) if score.round == "last" else _percent(best(each))
+        if within is not None:
+            each = [value for number, value in zip(self.rounds, each, strict=True) if number in within]
+        return _percent(best(each[-1:] if score.round == "last" else each))
 
     def _global(self, quantity: str) -> float | None:
         each = self.everyone.get("received", [])

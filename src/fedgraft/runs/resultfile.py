@@ -227,6 +227,7 @@ class Result(_Part):
     task: str = ""
     metrics: Annotated[list[MetricInfo], Field(min_length=1, max_length=100)]
     """What was measured; the first leads."""
+    partition: str = ""
     clients: Annotated[int, Field(ge=1, le=10**6)]
     seed: Count
     names: list[str] = Field(default=None)  # type: ignore[arg-type]

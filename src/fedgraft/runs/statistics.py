@@ -6,6 +6,7 @@ and a server: if seeds differ more than their clients do, the clients count for 
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from fedgraft.core import streams
 CONFIDENCE = 0.95
 SIGNIFICANT = 0.05
 RESAMPLES = 2000
+DIGITS = 12
+"""Differences that agree in so many are a tie: 0.7 - 0.6 and 0.6 - 0.5."""
 EXACT_PAIRS = 100
 """Up to so many pairs that differ, the signed ranks' distribution is worked out; beyond, it is normal."""
 
@@ -49,6 +52,8 @@ class Difference(NamedTuple):
     """As how many independent pairs these count."""
     family: int = 1
     """How many differences were looked at together."""
+    leaning: int = 0
+    """Which way the ranks of the differences point: 1 up, -1 down. A few large losses pull a mean the other way."""
 
     @property
     def pairs(self) -> int:
@@ -61,13 +66,14 @@ class Difference(NamedTuple):
 
     @property
     def more_than_noise(self) -> bool:
-        """Whether the corrected test and the interval both say so."""
-        return self.corrected < SIGNIFICANT and not self.interval.low <= 0 <= self.interval.high
+        """Whether the corrected test and the interval both say so, and of the same direction."""
+        apart = self.interval.low > 0 or self.interval.high < 0
+        return self.corrected < SIGNIFICANT and apart and self.leaning * self.mean > 0
 
     @property
     def too_few(self) -> bool:
         """Whether there are so few pairs that the corrected test could not tell even if all of them said the same."""
-        return self.family * 2.0 ** (1 - self.pairs) >= SIGNIFICANT
+        return self.family * 2.0 ** (1 - self.pairs) >= SIGNIFICANT and self.corrected >= SIGNIFICANT
 
     @property
     def most_gain(self) -> bool:
@@ -82,8 +88,9 @@ def paired(groups: Groups) -> Difference | None:
     there = [np.asarray(group, dtype=np.float64) for group in groups if len(group)]
     if not there:
         return None
-    values = np.concatenate(there)
+    values = np.concatenate(there).round(DIGITS)
     deflation = design_effect(there)
+    ranks, signs = _signed_ranks(values)
     p = deflated(signed_rank(values), deflation, len(values))
     return Difference(
         mean=float(np.mean([group.mean() for group in there])),
@@ -95,6 +102,7 @@ def paired(groups: Groups) -> Difference | None:
         same=int((values == 0).sum()),
         seeds=len(there),
         effective=len(values) / deflation,
+        leaning=int(np.sign(ranks @ signs)),
     )
 
 
@@ -129,9 +137,7 @@ def signed_rank(differences: Group) -> float:
     Zeros take part in the ranking and then drop out (Pratt), ties share their ranks. For few pairs the distribution
     over all signs is worked out with these very ranks, so that ties cost no accuracy.
     """
-    values = np.asarray(differences, dtype=np.float64).round(12)  # 0.7 - 0.6 and 0.6 - 0.5 are a tie
-    ranks = scipy.stats.rankdata(np.abs(values))[values != 0]
-    signs = np.sign(values[values != 0])
+    ranks, signs = _signed_ranks(differences)
     if not len(ranks):
         return 1.0
     if len(ranks) > EXACT_PAIRS:
@@ -147,6 +153,12 @@ def signed_rank(differences: Group) -> float:
     distance = np.abs(2 * np.arange(len(chances)) - (len(chances) - 1))  # of the sum of signed ranks, from none
     seen = abs(int(doubled @ signs.astype(int)))
     return float(min(1.0, chances[distance >= seen].sum()))
+
+
+def _signed_ranks(differences: Group) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The ranks of all differences that are not zero, by their size, and their signs."""
+    values = np.asarray(differences, dtype=np.float64).round(DIGITS)
+    return scipy.stats.rankdata(np.abs(values))[values != 0], np.sign(values[values != 0])
 
 
 def sign_test(better: int, worse: int) -> float:
@@ -185,9 +197,10 @@ def deflated(p: float, by: float, pairs: float) -> float:
 
     By how much they do is itself a guess from a few seeds; Student's tails make allowance for that.
     """
-    if by == 1 or not 0 < p < 1:
+    if by == 1 or p >= 1:
         return p
-    return float(2 * scipy.stats.t.sf(scipy.stats.norm.isf(p / 2) / math.sqrt(by), max(1.0, pairs / by - 1)))
+    z = scipy.stats.norm.isf(max(p, sys.float_info.min) / 2)  # the p of very many pairs may be too small for a float
+    return float(2 * scipy.stats.t.sf(z / math.sqrt(by), max(1.0, pairs / by - 1)))
 
 
 def over_seeds(values: Sequence[float]) -> Interval | None:
@@ -295,16 +308,17 @@ def power(difference: float, deviation: float, draws: int, *, pairs: bool) -> fl
     if not error:
         return float(difference != 0)
     bar, shift = scipy.stats.t.isf(SIGNIFICANT / 2, freedom), abs(difference) / error
-    return float(scipy.stats.nct.sf(bar, freedom, shift) + scipy.stats.nct.cdf(-bar, freedom, shift))
+    found = float(scipy.stats.nct.sf(bar, freedom, shift) + scipy.stats.nct.cdf(-bar, freedom, shift))
+    return 1.0 if math.isnan(found) else found  # scipy has none for a shift of very many errors
 
 
 def draws_needed(difference: float, deviation: float, *, pairs: bool) -> int | None:
     """With how many draws (of each method) a difference is noticed four times in five; none, if not with very many."""
     low, high = 2, 2
     while power(difference, deviation, high, pairs=pairs) < POWER:
-        low, high = high + 1, 2 * high
-        if high > MOST_DRAWS:
+        if high == MOST_DRAWS:
             return None
+        low, high = high + 1, min(2 * high, MOST_DRAWS)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if power(difference, deviation, middle, pairs=pairs) >= POWER else (middle + 1, high)
@@ -395,6 +409,7 @@ def crossed(table: Groups) -> Interval:
     draws, and only where it took part. The draws are the same every time.
     """
     values = np.asarray(table, dtype=np.float64)
+    values = values[np.isfinite(values).any(axis=1)]  # a draw without a figure is none
     rng = streams.generator(0, "crossed bootstrap", *values.shape)
     draws, clients = values.shape
     times = (rng.integers(draws, size=(RESAMPLES, draws))[..., None] == np.arange(draws)).sum(axis=1)

@@ -7,12 +7,13 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from fedgraft.core.evaluation import POINTS, Point
+from fedgraft.data.partition import steady
 from fedgraft.runs.config import AT, At
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.resultfile import ClientFigures, Guarantee, Result
@@ -130,7 +131,7 @@ class Verdict:
     label: str
     point: Point
     gains: tuple[float, ...]
-    """A client that has the same data in all seeds counts once."""
+    """A client that is the same in all seeds counts once."""
     difference: Difference
     names: tuple[str, ...] = ()
     """Whose gains these are, where they are those of the same clients in all seeds."""
@@ -178,19 +179,21 @@ def rows(results: Results, metric: MetricInfo, at: At = AT[0]) -> list[Row]:
 def pairs(results: Results, metric: MetricInfo, at: At = AT[0], *, with_best: bool = False) -> list[Pair]:
     """Every two methods, or (``with_best``) each with Local, with the best of the others and with fedavg-ft only.
 
-    Those against Local are one family of tests, all others another; p values are corrected in each.
+    Those against Local are one family of tests, all others another; p values are corrected in each, whether all of it
+    is told or not.
     """
-    others = list(combinations([label for label in reversed(list(results)) if label != "local"], 2))
+    labels = [label for label in results if label != "local"]
+    told, others = [*combinations(reversed(labels), 2)], []
     if with_best:
-        means = {label: _spreads(each, metric, _last_mean) for label, each in results.items() if label != "local"}
-        places = {label: measured(each[0], at) for label, each in results.items()}
-        leading = next(iter(_ranked({label: mean[places[label]].mean for label, mean in means.items()}, metric)), None)
-        others = [(leading, label) for label in results if leading and label not in ("local", leading)]
-        if TUNED in results:
-            others += [(label, TUNED) for label in results if label not in ("local", leading, TUNED)]
+        means = {label: _spreads(results[label], metric, _last_mean) for label in labels}
+        at_point = {label: means[label][measured(results[label][0], at)].mean for label in labels}
+        leading = _ranked(at_point, metric)[:1]
+        tuned = [TUNED] if TUNED in labels and TUNED not in leading else []
+        rest = [label for label in labels if label not in (*leading, *tuned)]
+        told, others = [*product(leading, [*rest, *tuned]), *product(rest, tuned)], [*combinations(rest, 2)]
     return [
         *_family(results, _with_local(results), metric, at),
-        *_family(results, others, metric, at),
+        *(pair for pair in _family(results, [*told, *others], metric, at) if (pair.one, pair.other) in told),
     ]
 
 
@@ -199,10 +202,10 @@ def verdicts(results: Results, table: Sequence[Row], at: At) -> list[Verdict]:
     found = []
     for row in table:
         if row.difference is not None:
-            gains = differences(results[row.method], results["local"], row.metric, at)
-            called = results[row.method][0].called
-            names = called if len(gains) == 1 and len(gains[0]) == len(called) else ()
-            found.append(Verdict(row.method, row.point, tuple(chain(*gains)), row.difference, tuple(names)))
+            ours, alone = results[row.method], results["local"]
+            gains = tuple(chain(*differences(ours, alone, row.metric, at)))
+            names = tuple(by_site(ours, alone, row.metric, at))
+            found.append(Verdict(row.method, row.point, gains, row.difference, names))
     return sorted(found, key=lambda verdict: -verdict.mean)
 
 
@@ -245,22 +248,40 @@ def _family(results: Results, chosen: Iterable[tuple[str, str]], metric: MetricI
 
 
 def differences(one: Sequence[Result], other: Sequence[Result], metric: MetricInfo, at: At) -> list[list[float]]:
-    """What two methods' clients differ by, seed by seed; clients with the same data in all seeds count once.
+    """What two methods' clients differ by, seed by seed; clients that are the same in all seeds count once."""
+    if sites := by_site(one, other, metric, at):
+        return [[*sites.values()]]
+    return [[gain for gain in benefits(*each, metric, at) if gain is not None] for each in _common(one, other)]
 
-    A partition is drawn anew for each seed, and then its clients are other clients.
+
+def by_site(one: Sequence[Result], other: Sequence[Result], metric: MetricInfo, at: At) -> dict[str, float]:
+    """What each client gains, by name, over the seeds in which it took part; empty where seeds have other clients.
+
+    Most partitions are drawn anew for each seed, and then its clients are other clients. Sites stay who they are, also
+    if a seed keeps some of their samples for validation, or one of them out of training: several seeds are then several
+    looks at one client.
     """
+    common = _common(one, other)
+    found: dict[str, list[float]] = {}
+    if not _same_clients([result for result, _ in common]):
+        return {}
+    for result, reference in common:
+        for name, gain in zip(result.called, benefits(result, reference, metric, at), strict=True):
+            if gain is not None:
+                found.setdefault(name, []).append(gain)
+    return {name: statistics.fmean(gains) for name, gains in found.items()}
+
+
+def _common(one: Sequence[Result], other: Sequence[Result]) -> list[tuple[Result, Result]]:
+    """The runs of one method with those of another of the same seeds."""
     theirs = {result.seed: result for result in other}
-    common = [(result, theirs[result.seed]) for result in one if result.seed in theirs]
-    each = [benefits(result, reference, metric, at) for result, reference in common]
-    if len(common) > 1 and all(_data(result) == _data(common[0][0]) for result, _ in common):
-        over_seeds = (Spread.of(gains).mean for gains in zip(*each, strict=True))
-        return [[gain for gain in over_seeds if not math.isnan(gain)]]
-    return [[gain for gain in gains if gain is not None] for gains in each]
+    return [(result, theirs[result.seed]) for result in one if result.seed in theirs]
 
 
-def _data(result: Result) -> Any:
-    """What tells one set of clients from another: the digest of their data, or else how many samples they have."""
-    return result.digest.get("data") or (result.label_counts, result.samples)
+def _same_clients(results: Sequence[Result]) -> bool:
+    """Whether a client of one seed is that of another: by the partition, or because they have the same samples."""
+    held = [result.digest.get("data") or (result.label_counts, result.samples) for result in results]
+    return all(steady(result.partition) for result in results) or all(each == held[0] for each in held[1:])
 
 
 def _row(

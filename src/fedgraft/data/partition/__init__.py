@@ -19,6 +19,12 @@ OWN = "own"
 _PLACES = {"Partition": f"{__name__}.partition", "Scheme": f"{__name__}.scheme", "draw": f"{__name__}.picture"}
 
 
+def steady(partition: str) -> bool:
+    """Whether client 3 of one seed is client 3 of another: a site, or a scheme's own source of samples."""
+    name, _ = SCHEMES.split(partition)
+    return partition == OWN or (name in SCHEMES and bool(getattr(SCHEMES[name], "steady", False)))
+
+
 class Listed(NamedTuple):
     """One line of the list of schemes."""
 
