@@ -122,6 +122,29 @@ def test_mmd_draws_the_features_together() -> None:
     assert float(mmd(ours.detach() - 0.1 * ours.grad, theirs)) < float(distance.detach())
 
 
+def test_mmd_of_a_large_batch_has_its_gradient() -> None:
+    # 129 and 129 features: more rows than a product of the bank has in a block
+    generator = torch.Generator().manual_seed(2)
+    ours, theirs = (torch.randn(129, 3, generator=generator, dtype=torch.float64) + shift for shift in (1, 0))
+    rows = torch.cat([ours, theirs])
+    mean = (rows[:, None] - rows[None]).square().sum() / (258 * 257)  # the widths are fixed by the batch
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        distances = (a[:, None] - b[None]).square().sum(2)
+        return torch.stack([torch.exp(-distances / (s * mean)) for s in WIDTHS]).sum(0).mean()
+
+    def discrepancy(ours: Tensor) -> float:
+        return float(kernel(ours, ours) + kernel(theirs, theirs) - 2 * kernel(ours, theirs))
+
+    features = ours.clone().requires_grad_()
+    distance = mmd(features, theirs)
+    distance.backward()  # type: ignore[no-untyped-call]
+    assert float(distance.detach()) == pytest.approx(discrepancy(ours))
+    assert features.grad is not None
+    for entry in (0, 200, 386):
+        assert float(features.grad.view(-1)[entry]) == pytest.approx(slope(discrepancy, ours, entry), rel=1e-4)
+
+
 @pytest.mark.parametrize("transfer", ["kd", "mmd"])
 def test_the_step_descends_the_mixed_loss(fed: Federation, transfer: Any) -> None:
     build = lambda: small_network()().double()  # noqa: E731

@@ -50,7 +50,8 @@ def inner(vectors: Tensor, bank: Tensor) -> Tensor:
 
 
 def _product(rows: Tensor, bank: Tensor, *, transposed: bool) -> Tensor:
-    if rows.dim() == 1 or len(rows) <= ROWS:
+    differentiated = rows.requires_grad or bank.requires_grad  # in a client's loss; blocks are made past autograd
+    if rows.dim() == 1 or len(rows) <= ROWS or differentiated:
         return rows @ (bank.T if transposed else bank)
     if _maker is not None:
         return _maker.product(rows, bank, transposed=transposed)
