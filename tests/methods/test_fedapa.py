@@ -206,7 +206,6 @@ def test_it_is_the_authors_loop(momentum: float, mu: float) -> None:
     method = FedAPA(order="sequential", server_momentum=momentum, mu=mu)
     server = method.setup(spec)
     starts, width = server["bank"].clone(), server["bank"].shape[1]
-    server["A"], server["velocity"] = server["A"].double(), server["velocity"].double()
     rounds = [
         [
             (int(client), torch.randn(width, generator=random, dtype=torch.float64) / 2 + starts[0])

@@ -82,7 +82,7 @@ class FedAPA(Method):
     def setup(self, spec: Spec) -> Server:
         layout = spec.one_architecture(self.name).layout
         start = layout.take(spec.initial(0), self.shared(), spec.settings.buffers)
-        A = torch.eye(spec.clients)
+        A = torch.eye(spec.clients, dtype=layout.dtype)
         return Server(spec, bank=start.repeat(spec.clients, 1), A=A, velocity=torch.zeros_like(A))
 
     def waves(self, server: Server, round: int, picked: Sequence[ClientId]) -> Iterable[Sequence[ClientId]]:
