@@ -1,6 +1,6 @@
 """pFedLA: mixtures and row gradients by hand and by finite differences, and its siblings at frozen rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from fedgraft.core.message import Message
 from fedgraft.core.method import Server, Spec
 from fedgraft.data.federation import Federation
+from fedgraft.engines.newcomer import Newcomer, welcome
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.methods.local import Local
 from fedgraft.methods.pfedla import PFedLA, layers
@@ -162,6 +163,20 @@ def test_a_retained_layer_is_the_one_with_most_own_weight_and_does_not_travel(fe
     done, _, _ = simulate(PFedLA(retained=1), fed, specification(fed, rounds=1))
     assert done[0].bytes_up == 4 * 4 * 53
     assert done[0].bytes_down < done[0].bytes_up
+
+
+def test_a_newcomer_gets_all_layers_until_its_first_upload(fed: Federation) -> None:
+    few = replace(fed, clients=fed.clients[:3], names=fed.names[:3])
+    method = PFedLA(retained=1)
+    _, server, _ = simulate(method, few, specification(few))
+    idle = server.spec.settings.but(epochs=0)
+    joined = welcome(method, server, Newcomer("ulm", fed.clients[3]), 1, settings=idle)
+    # rows begin nearly uniform: what it holds of either layer is nearly everybody's mean
+    torch.testing.assert_close(joined.state["own"], server["bank"].mean(0), rtol=0, atol=0.05)
+    for layer in (slice(0, 35), slice(35, 53)):
+        assert float((server["bank"].mean(0) - server.spec.initial(0))[layer].abs().max()) > 0.5
+    assert torch.equal(joined.server["bank"][3], joined.state["own"])
+    assert int(method.send(joined.server, 3)["kept"].sum()) == 1, "from then on it keeps a layer, as anybody does"
 
 
 def test_the_row_of_a_retained_layer_does_not_learn(fed: Federation) -> None:

@@ -23,7 +23,8 @@ Readings
 - Order: the clients of a round are served at once; absent clients count with their last upload.
 - The client uploads its model, from which the server takes d_i.
 - HeurpFedLA is ``retained`` > 0: the client keeps its own version of that many layers, those in which its own weight is
-  largest. They are not downloaded, and their rows do not learn in that round.
+  largest. They are not downloaded, and their rows do not learn in that round. A client that joins after training, which
+  the paper does not have, gets all layers until its first upload: it has no version of its own that was ever trained.
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,7 +87,7 @@ class PFedLA(Method):
 
     def hypernetwork(self, server: Server, client: ClientId) -> dict[str, Tensor]:
         """Return v_i and psi_i."""
-        return {name: tensor[client] for name, tensor in server.items() if name != "bank"}
+        return {name: tensor[client] for name, tensor in server.items() if name not in ("bank", "unheard")}
 
     def rows(self, HN: Mapping[str, Tensor], clients: int) -> Tensor:
         """alpha_i = HN_i(v_i; psi_i)."""
@@ -101,7 +102,8 @@ class PFedLA(Method):
         Theta, clients = server["bank"], server.spec.clients
         alpha = self.rows(self.hypernetwork(server, client), clients)
         kept = torch.zeros(len(alpha), dtype=torch.bool)
-        kept[alpha[:, client].topk(min(self.retained, len(alpha))).indices] = True
+        retained = 0 if "unheard" in server and bool(server["unheard"][client]) else self.retained
+        kept[alpha[:, client].topk(min(retained, len(alpha))).indices] = True
         alpha[kept] = functional.one_hot(torch.tensor(client), clients).to(alpha.dtype)
         m = torch.empty_like(Theta[client])
         for row, slot in layers(server.spec.layout(client), len(m)):
@@ -130,6 +132,8 @@ class PFedLA(Method):
                 for name, tensor in moved.items():
                     after[name][client] = tensor
             after["bank"][client] = message["weights"]
+            if "unheard" in after:
+                after["unheard"][client] = False
         server.update(after)
 
     # ---- client half
@@ -146,6 +150,7 @@ class PFedLA(Method):
         Theta = server["bank"]
         server.update(self.setup(server.spec))
         server["bank"] = torch.cat([Theta, Theta.mean(0, keepdim=True)])
+        server["unheard"] = torch.arange(server.spec.clients) == client
 
     # ---- for people
     def observe(self, server: Server) -> Mapping[str, Tensor]:
