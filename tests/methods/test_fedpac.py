@@ -1,6 +1,7 @@
 """FedPAC: statistics, prototypes and mixtures by hand, its loss against finite differences, its sibling FedRep."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,8 @@ from fedgraft.core.message import Message, objection
 from fedgraft.core.method import Server
 from fedgraft.core.training import Phase
 from fedgraft.data.federation import Federation, Site, own_data
+from fedgraft.engines.newcomer import Newcomer, welcome
+from fedgraft.methods.fedgpa import FedGPA
 from fedgraft.methods.fedpac import FedPAC, statistics
 from fedgraft.methods.fedrep import FedRep
 
@@ -221,11 +224,30 @@ def test_the_loss_is_the_formula_and_its_gradient_that_of_finite_differences() -
         assert float(gradient[entry]) == pytest.approx(slope(f, client.own, entry), rel=1e-5, abs=1e-9)
 
 
-def test_nothing_is_aligned_in_the_first_round() -> None:
+def test_nothing_is_aligned_in_the_first_round_unless_there_are_prototypes() -> None:
     fed = blobs()
+    C, nobody, everybody = torch.ones(CLASSES, 5), torch.zeros(CLASSES).bool(), torch.ones(CLASSES).bool()
     client = visit(fed, specification(fed), round=0)
-    client["prototypes"], client["known"] = torch.ones(CLASSES, 5), torch.ones(CLASSES, dtype=torch.bool)
+    client["prototypes"], client["known"] = C, nobody
     assert FedPAC().targets(client, client.own) is None
+    client["known"] = everybody  # a newcomer, whose rounds begin when the others' are over
+    targets = FedPAC().targets(client, client.own)
+    assert targets is not None
+    assert torch.equal(targets, C)
+    client = visit(fed, specification(fed), round=1)
+    client["prototypes"], client["known"] = C, nobody  # somebody who was absent in the first round, in FedGPA
+    targets = FedPAC().targets(client, client.own)
+    assert targets is not None
+    assert torch.equal(targets, statistics(client, client.own)[0])
+
+
+@pytest.mark.parametrize("kind", [FedPAC, FedGPA])
+def test_a_newcomer_is_aligned_in_its_first_round(fed: Federation, kind: type[FedPAC | FedGPA]) -> None:
+    few = replace(fed, clients=fed.clients[:3], names=fed.names[:3])
+    _, server, _ = simulate(kind(), few, specification(few))
+    ulm = Newcomer("ulm", fed.clients[3])
+    aligned, free = (welcome(kind(lam=lam), server, ulm, 1).state["own"] for lam in (1.0, 0.0))
+    assert not torch.equal(aligned, free)
 
 
 def test_a_class_without_global_prototype_is_drawn_to_the_own_mean_before_training() -> None:

@@ -34,7 +34,8 @@ Readings
 - Partial participation: heads are mixed among the clients of the round. Absent clients keep their head and receive the
   new extractor and prototypes.
 - A client that joins after training, which the paper does not have, mixes the heads that the others have at that time,
-  by the statistics that each sent last; at first it gets their mean.
+  by the statistics that each sent last; at first it gets their mean. It is aligned from its own first round on, for the
+  prototypes are there.
 - Statistics are taken in evaluation mode and on plain images; the authors' code takes them on augmented ones.
 """
 
@@ -136,9 +137,9 @@ class Aligned(Method):
 
     def targets(self, client: Client, received: Tensor) -> Tensor | None:
         """Where the features of each class are drawn to: its global prototype, or else the client's own mean."""
-        if client.round == 0 or self.lam == 0:
-            return None
         C, known = client["prototypes"], client["known"]
+        if self.lam == 0 or (client.round == 0 and not bool(known.any())):
+            return None
         if client.private:  # how many samples there are of a class is not to be seen in what is trained
             return C if bool(known.all()) else torch.where(known[:, None], C, statistics(client, received)[0])
         if bool((known | (client.counts == 0)).all()):
