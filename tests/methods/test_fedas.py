@@ -210,8 +210,9 @@ def test_the_mean_is_weighed_by_traces(fed: Federation) -> None:
 def test_without_both_halves_it_is_fedper_bit_for_bit(fed: Federation, weighting: str) -> None:
     spec = specification(fed, rounds=3, norm=True)
     method = FedAS(align_epochs=0, fisher=False, weighting=weighting)  # type: ignore[arg-type]
-    _, server, ours = simulate(method, fed, spec, share=0.75)
-    _, expected, theirs = simulate(FedPer(weighting=weighting), fed, spec, share=0.75)  # type: ignore[arg-type]
+    done, server, ours = simulate(method, fed, spec, share=0.75)
+    other, expected, theirs = simulate(FedPer(weighting=weighting), fed, spec, share=0.75)  # type: ignore[arg-type]
+    assert [this.bytes_up for this in done] == [this.bytes_up for this in other], "no trace is sent"
     assert torch.equal(server["weights/0"], expected["weights/0"])
     for client in range(4):
         assert torch.equal(ours.states[client]["own"], theirs.states[client]["own"])

@@ -29,7 +29,8 @@ Readings
   trace. A smaller last batch, which the authors' loader drops, counts here as much as a full one, although the mean of
   few samples has the larger gradient. The trace covers the private head too, though only the extractor is averaged;
   ``fisher_over="extractor"`` does not.
-- If all traces are zero, clients count equally. ``fisher=False`` is FedPer's mean, by ``weighting``.
+- If all traces are zero, clients count equally. ``fisher=False`` is FedPer's mean, by ``weighting``, and
+  no trace is taken.
 - The authors test the model after local training (``trained``).
 - The extractor is averaged, so all clients need the same architecture.
 """
@@ -82,11 +83,12 @@ class FedAS(FedPer):
         return super().setup(spec)
 
     def expects(self, server: Server, client: ClientId) -> Mapping[str, Field]:
-        return {**super().expects(server, client), "fisher": Field((), torch.float64, low=0)}
+        trace = {"fisher": Field((), torch.float64, low=0)} if self.fisher else {}
+        return {**super().expects(server, client), **trace}
 
     def sums(self) -> Sums:
-        """The server needs every client's Fisher information beside its extractor."""
-        return ""
+        """The server needs every client's Fisher information beside its extractor, if it weighs by that."""
+        return "" if self.fisher else super().sums()
 
     def merge(self, server: Server, inbox: Inbox) -> None:
         super().merge(server, inbox)
@@ -98,7 +100,8 @@ class FedAS(FedPer):
 
     # ---- client half
     def discloses(self) -> Mapping[str, str]:
-        return {"fisher": "the size of the samples' gradients", "weights": "aligned with the samples' class means"}
+        trace = {"fisher": "the size of the samples' gradients"} if self.fisher else {}
+        return {**trace, "weights": "aligned with the samples' class means"}
 
     def assemble(self, client: Client, message: Message) -> Tensor:
         received = super().assemble(client, message)
@@ -121,7 +124,8 @@ class FedAS(FedPer):
         return ((f - c[y]).square().mean(dim=1) / b[y]).sum()
 
     def reply(self, client: Client, received: Tensor, trained: Tensor) -> Message:
-        return Message(**super().reply(client, received, trained), fisher=self.trace(client, trained))
+        trace = {"fisher": self.trace(client, trained)} if self.fisher else {}
+        return Message(**super().reply(client, received, trained), **trace)
 
     def trace(self, client: Client, trained: Tensor) -> Tensor:
         """F_i, in evaluation mode."""
