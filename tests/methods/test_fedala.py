@@ -166,6 +166,7 @@ def test_the_first_search_ends_when_the_losses_settle_or_at_its_limit(fed: Feder
     assert epochs_run(FedALA(), fresh(), [1.0, 2.0] * 30) == 50
     assert epochs_run(FedALA(limit=7), fresh(), [1.0, 2.0] * 30) == 7
     assert epochs_run(FedALA(threshold=0.6), fresh(), [1.0, 2.0] * 30) == 11
+    assert epochs_run(FedALA(limit=12), fresh(), [1.0] * 60) == 11, "the smallest limit that a threshold may precede"
     again = fresh()
     epochs_run(FedALA(), again, [1.0] * 60)
     assert epochs_run(FedALA(), again, [1.0] * 60) == 1, "afterwards one epoch is enough"
@@ -221,3 +222,5 @@ def test_the_received_model_is_mixed_anew_on_a_fork(fed: Federation) -> None:
 def test_caveats() -> None:
     assert not FedALA().caveats()
     assert any("FedAvg" in sentence for sentence in FedALA(eta=0).caveats())
+    assert any("before threshold can" in sentence for sentence in FedALA(limit=11).caveats())
+    assert not FedALA(limit=12).caveats()

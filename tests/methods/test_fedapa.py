@@ -1,5 +1,7 @@
 """FedAPA: the row step worked out by hand, the invariants of the method, its siblings at degenerate settings."""
 
+from typing import Any
+
 import pytest
 import torch
 from conftest import blobs, simulate, small_network, specification
@@ -264,6 +266,32 @@ def test_caveats_name_settings_that_switch_it_off() -> None:
     assert not FedAPA().caveats()
     assert any("local training" in sentence for sentence in FedAPA(eta=0).caveats())
     assert any("ascends" in sentence for sentence in FedAPA(sign="paper").caveats())
+    assert any("mu does nothing" in sentence for sentence in FedAPA(self_weight=False, mu=0.3).caveats())
+    assert not FedAPA(self_weight=False).caveats()
+    assert not FedAPA(mu=0.3).caveats()
+
+
+@pytest.mark.parametrize("server_momentum", [0.0, 0.9])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"mu": 0.0},
+        {"normalise": False},
+        {"normalise": False, "mu": 1.0},
+        {"normalise": False, "self_weight": False},
+    ],
+)
+def test_the_caveat_of_a_matrix_that_rests_is_true(
+    fed: Federation, how: dict[str, Any], server_momentum: float
+) -> None:
+    method, spec = FedAPA(eta=0.0, server_momentum=server_momentum, **how), specification(fed)
+    (said,) = method.caveats()
+    server, w = method.setup(spec), torch.ones(35)
+    method.merge(server, {0: Message(weights=w)})
+    back = method.send(server, 0)["weights"]
+    assert ("local training" in said) == torch.equal(back, w)
+    assert ("mu times its upload" in said) == torch.equal(back, 0.5 * w)
 
 
 def test_a_mixture_that_was_sent_is_not_made_again_for_the_reply(

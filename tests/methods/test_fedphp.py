@@ -216,3 +216,6 @@ def test_caveats() -> None:
     assert any("FedAvg" in sentence for sentence in FedPHP(rho=0).caveats())
     assert any("without labels" in sentence for sentence in FedPHP(rho=1).caveats())
     assert any("inherits nothing" in sentence for sentence in FedPHP(mu=0).caveats())
+    assert any("temperature does nothing" in sentence for sentence in FedPHP(transfer="mmd", temperature=2).caveats())
+    assert not FedPHP(transfer="mmd").caveats()
+    assert not FedPHP(temperature=2).caveats()

@@ -143,6 +143,9 @@ def test_caveats() -> None:
     assert not PerFedAvg().caveats()
     assert "FedAvg" in PerFedAvg(alpha=0.0).caveats()[0]
     assert "adapted first" in PerFedAvg(adapt_steps=0).caveats()[0]
+    assert "delta does nothing" in PerFedAvg(variant="fo", delta=0.1).caveats()[0]
+    assert not PerFedAvg(variant="fo").caveats()
+    assert not PerFedAvg(delta=0.1).caveats()
 
 
 @pytest.mark.parametrize("variant", ["hf", "fo"])

@@ -126,11 +126,14 @@ def test_the_steps_are_those_that_each_client_took(fed: Federation) -> None:
         torch.testing.assert_close(state["c_i"], expected)
 
 
-def test_without_a_step_the_control_stays(fed: Federation) -> None:
-    done, server, engine = simulate(SCAFFOLD(), fed, specification(fed, rounds=2, epochs=0))
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_without_a_step_the_control_stays_unless_it_is_a_gradient(fed: Federation, option: Literal["I", "II"]) -> None:
+    spec = specification(fed, rounds=2, epochs=0)
+    done, server, engine = simulate(SCAFFOLD(option=option), fed, spec)
     assert not any(this.refused for this in done)
-    assert not server["c"].any()
-    assert not any(state["c_i"].any() for state in engine.states.values())
+    assert torch.equal(server["x"], spec.initial(0))
+    assert bool(server["c"].any()) == (option == "I")
+    assert all(bool(state["c_i"].any()) == (option == "I") for state in engine.states.values())
 
 
 def test_messages_are_two_models_each_way(fed: Federation) -> None:

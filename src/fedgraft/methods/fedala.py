@@ -102,7 +102,12 @@ class FedALA(FedAvg):
         return {"A": client["A"].mean()} if "A" in client else {}
 
     def caveats(self) -> Sequence[str]:
-        return ("eta = 0 keeps A at 1: every client starts from the download, as in FedAvg",) if self.eta == 0 else ()
+        sentences = []
+        if self.eta == 0:
+            sentences.append("eta = 0 keeps A at 1: every client starts from the download, as in FedAvg")
+        if self.limit <= WINDOW + 1:
+            sentences.append(f"limit <= {WINDOW + 1} ends the first search before threshold can end it")
+        return sentences
 
 
 def top_layers(architecture: Architecture, p: int) -> Tensor:

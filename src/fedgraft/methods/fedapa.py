@@ -154,8 +154,12 @@ class FedAPA(Method):
 
     def caveats(self) -> Sequence[str]:
         sentences = []
-        if self.eta == 0:
+        if self.eta == 0 and (self.normalise or not self.self_weight or self.mu == 1):
             sentences.append("eta = 0 never moves the aggregation matrix: FedAPA is then local training")
+        elif self.eta == 0:
+            sentences.append("eta = 0 mixes nothing, and with normalise = false a client gets mu times its upload back")
         if self.sign == "paper":
             sentences.append("sign = paper ascends, as printed: the aggregation matrix usually stays the identity")
+        if not self.self_weight and self.mu != FedAPA.mu:
+            sentences.append("mu does nothing with self_weight = false, which leaves a client's own weight as learned")
         return sentences

@@ -108,6 +108,8 @@ class FedPHP(FedAvg):
             sentences.append("mu = 0 inherits nothing: the personal model is the last trained one")
         if self.mu == 1:
             sentences.append("mu = 1 ends in a history that no longer changes")
+        if self.transfer == "mmd" and self.temperature != FedPHP.temperature:
+            sentences.append("temperature does nothing with transfer = mmd, which compares features")
         return sentences
 
 

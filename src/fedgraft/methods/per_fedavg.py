@@ -117,4 +117,6 @@ class PerFedAvg(FedAvg):
             sentences.append("alpha = 0 makes Per-FedAvg the same as FedAvg")
         if self.adapt_steps == 0:
             sentences.append("adapt_steps = 0 tests the common start as it is, which was made to be adapted first")
+        if self.variant == "fo" and self.delta != PerFedAvg.delta:
+            sentences.append("delta does nothing with variant = fo, which leaves the Hessian out")
         return sentences

@@ -31,7 +31,7 @@ Readings
 - The control variates cover trained parameters. BatchNorm statistics are sent with y_i - x and are averaged without
   eta_g, which could make a variance negative.
 - Option I takes the gradient of all samples at x without augmentation, in evaluation mode.
-- A client that took no step keeps its c_i.
+- With option II, a client that took no step keeps its c_i; option I needs no steps.
 """
 
 from collections.abc import Mapping, Sequence
