@@ -1,15 +1,18 @@
 """IFCA: who takes which model, whose model that makes, and how clusters find themselves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from conftest import blobs, on_digits, simulate, specification, visit
+from conftest import CLASSES, blobs, on_digits, simulate, specification, visit
 from torch import Tensor
 
 from fedgraft.core.evaluation import mean_loss
 from fedgraft.core.exchange import train
 from fedgraft.core.message import Message
 from fedgraft.core.method import average
+from fedgraft.core.samples import Samples
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.methods.ifca import IFCA
@@ -43,9 +46,15 @@ def test_models_start_apart_and_the_first_is_the_runs(fed: Federation) -> None:
 def test_a_client_takes_the_model_with_the_least_loss_on_its_training_samples(fed: Federation) -> None:
     spec = specification(fed)
     client, method = visit(fed, spec, 1), IFCA(k=4)
+    x, y = client.data.test.batch(slice(None))
+    client.data = replace(client.data, test=Samples(-x, (y + 1) % CLASSES))
     message = method.send(method.setup(spec), 1)
-    F = [mean_loss(client, client.predictor(theta), client.data.train) for theta in message["models"]]
+    F, tested = (
+        [mean_loss(client, client.predictor(theta), samples) for theta in message["models"]]
+        for samples in (client.data.train, client.data.test)
+    )
     best = int(np.argmin(F))
+    assert best != int(np.argmin(tested))
     assert torch.equal(method.assemble(client, message), message["models"][best])
     moved = message["models"].roll(1, 0)
     assert torch.equal(method.assemble(client, Message(models=moved)), message["models"][best]), "wherever it stands"

@@ -3,7 +3,7 @@
 import pkgutil
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache, partial
 from typing import Any
 
@@ -17,8 +17,10 @@ import fedgraft
 from fedgraft import methods
 from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method
+from fedgraft.core.samples import Samples
 from fedgraft.data.federation import Federation, Site, own_data
 from fedgraft.methods import METHODS, describe
+from fedgraft.testing import state_of
 
 make = METHODS.make
 
@@ -105,6 +107,33 @@ def test_every_hyper_parameter_changes_the_result(name: str, parameter: Any) -> 
         torch.equal(value.nan_to_num(-1), after[key].nan_to_num(-1)) for key, value in before.items()
     )
     assert not same, f"{name}: {parameter.name} has no effect"
+
+
+def spoiled(fed: Federation) -> Federation:
+    """The same training samples, and tests of which nothing can be learned."""
+    rng = torch.Generator().manual_seed(1)
+
+    def noise(like: Samples) -> Samples:
+        return Samples(
+            100 * torch.randn(like.inputs.shape, generator=rng),
+            torch.randint(CLASSES, like.labels.shape, generator=rng),
+        )
+
+    return replace(fed, clients=[replace(data, test=noise(data.test)) for data in fed.clients])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_is_learned_from_what_is_tested(name: str) -> None:
+    runs = []
+    for fed in (blobs(), spoiled(blobs())):
+        spec = (fleet if name in FLEETS else specification)(fed, rounds=3, norm=True, batch_size=8, epochs=1)
+        done, server, engine = simulate(make(name), fed, spec, share=0.75, evaluate_every=3)
+        runs.append((state_of(server, engine), done[-1].test))
+    (ours, figures), (theirs, others) = runs
+    assert figures != others, "other samples were tested"
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        assert torch.equal(value, theirs[key]), key
 
 
 @pytest.mark.parametrize("name", METHODS)
