@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import blobs, simulate, small_network, specification
+from conftest import blobs, simulate, slope, small_network, specification
 from torch import Tensor
 
 from fedgraft.core import bank
@@ -69,19 +69,21 @@ def test_self_weight_dynamics_without_gradient() -> None:
     assert masses == pytest.approx([1 / 6, 1 / 4, 1 / 3, 2 / 5])
 
 
-def test_the_step_descends_the_distance_to_the_upload() -> None:
+def test_the_step_descends_the_distance_to_the_upload(fed: Federation) -> None:
     rng = torch.Generator().manual_seed(0)
-    theta, a, target = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((4, 9), (4,), (9,)))
+    method = FedAPA(eta=1e-3, clip=False, self_weight=False, normalise=False)
+    server = method.setup(specification(fed, build=lambda: small_network()().double()))
+    theta, A, target = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((4, 35), (4, 4), (35,)))
+    server["bank"], server["A"] = theta.clone(), A.clone()
 
     def f(row: Tensor) -> float:
         return float(0.5 * (target - row @ theta).square().sum())
 
-    g = theta @ (target - a @ theta)
+    method.merge(server, {1: Message(weights=target)})
+    step = (server["A"][1] - A[1]) / 1e-3
     for j in range(4):
-        e = torch.zeros(4, dtype=torch.float64)
-        e[j] = 1e-6
-        assert (f(a + e) - f(a - e)) / 2e-6 == pytest.approx(-float(g[j]), rel=1e-5)
-    assert f(a + 1e-3 * g) < f(a) < f(a - 1e-3 * g)
+        assert float(step[j]) == pytest.approx(-slope(f, A[1], j), rel=1e-5)
+    assert f(server["A"][1]) < f(A[1])
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
@@ -255,11 +257,25 @@ def test_uniform_rows_over_the_whole_model_are_fedavg_with_equal_sizes() -> None
     torch.testing.assert_close(method.send(server, 0)["weights"], average["weights/0"])
 
 
-def test_batchnorm_statistics_are_mixed_but_do_not_steer_the_rows(fed: Federation) -> None:
-    spec = specification(fed, rounds=2, norm=True)
-    done, server, _ = simulate(FedAPA(), fed, spec)
-    assert server["bank"].shape[1] == spec.layout(0).width("extractor", "average")
-    assert bool(torch.isfinite(done[-1].observed["A"]).all())
+@pytest.mark.parametrize("share", ["extractor", "all"])
+def test_batchnorm_statistics_are_mixed_but_do_not_steer_the_rows(fed: Federation, share: Any) -> None:
+    spec, method, rng = specification(fed, norm=True), FedAPA(share=share), torch.Generator().manual_seed(0)
+    parameters = {"extractor": 45, "all": 63}[share]  # 35 of the layer and 10 of its norm, then 18 of the head
+    matrices = []
+    for drift in (0.0, 3.0):  # of the statistics alone
+        server = method.setup(spec)
+        bank, A = torch.randn(4, parameters + 10, generator=rng.manual_seed(0)), torch.full((4, 4), 0.25)
+        assert server["bank"].shape == bank.shape
+        server["bank"], server["A"] = bank, A
+        upload = method.send(server, 0)["weights"].clone()
+        torch.testing.assert_close(upload[parameters:], bank[:, parameters:].mean(0))
+        upload[:parameters] += 1
+        upload[parameters:] += drift
+        method.merge(server, {0: Message(weights=upload)})
+        assert torch.equal(server["bank"][0], upload)
+        matrices.append(server["A"])
+    assert torch.equal(*matrices)
+    assert not torch.equal(matrices[0][0], FedAPA().settle(A[0], 0)), "the parameters did"
 
 
 def test_caveats_name_settings_that_switch_it_off() -> None:
