@@ -56,21 +56,23 @@ def test_weights_are_clipped(fed: Federation) -> None:
         assert s[HEAD].tolist() == [0.0] * 18
 
 
-@pytest.mark.parametrize(("p", "width"), [(1, 18), (2, 53)])
-def test_the_step_is_the_derivative(fed: Federation, p: int, width: int) -> None:
-    spec = specification(fed, build=lambda: small_network()().double(), batch_size=100)
+@pytest.mark.parametrize(("p", "width", "norm"), [(1, 18, False), (2, 53, False), (1, 18, True), (2, 63, True)])
+def test_the_step_is_the_derivative(fed: Federation, p: int, width: int, norm: bool) -> None:
+    # with BatchNorm in training mode: the batch's statistics
+    spec = specification(fed, build=lambda: small_network(norm=norm)().double(), batch_size=100)
     w, theta = spec.initial(0), spec.initial(0, independent=True)
     client = experienced(fed, spec, theta, width)
     client["A"] = A = 0.3 + 0.4 * torch.rand(width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x, y = portion(client, 0.8).batch(slice(None))
     FedALA(p=p, eta=0.01).assemble(client, Message(weights=w))
-    model = spec.architectures[0].model()
+    model, trained = spec.architectures[0].model().train_on(16), spec.layout(0).trained
+    top = slice(trained - width, trained)
 
     def f(A: Tensor) -> float:
         s = w.clone()
-        s[53 - width :] = theta[53 - width :] + A * (w - theta)[53 - width :]
-        with model.load(s).evaluating():
-            return float(functional.cross_entropy(model(x), y))
+        s[top] = theta[top] + A * (w - theta)[top]
+        with torch.no_grad():
+            return float(functional.cross_entropy(model.load(s)(x), y))
 
     for entry in (0, 5, 11, 17, width - 1):
         step = float(A[entry] - client["A"][entry]) / 0.01

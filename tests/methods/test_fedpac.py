@@ -253,15 +253,17 @@ def test_a_newcomer_is_aligned_in_its_first_round(fed: Federation, kind: type[Fe
 def test_a_class_without_global_prototype_is_drawn_to_the_own_mean_before_training() -> None:
     fed = blobs()
     client = visit(fed, specification(fed), round=1)  # client 0 has classes 1 and 2
-    own, _ = statistics(client, client.own)
+    received = client.initial(0, independent=True)
+    own, _ = statistics(client, received)
+    assert not torch.equal(own, statistics(client, client.own)[0]), "of what it received, not of what it had"
     C = torch.full((CLASSES, 5), 9.0)
     client["prototypes"], client["known"] = C, torch.tensor([False, True, False])
-    targets = FedPAC().targets(client, client.own)
+    targets = FedPAC().targets(client, received)
     assert targets is not None
     assert torch.equal(targets[1], C[1])
     assert torch.equal(targets[2], own[2])
     client["known"] = torch.tensor([False, True, True])
-    targets = FedPAC().targets(client, client.own)
+    targets = FedPAC().targets(client, received)
     assert targets is not None
     assert torch.equal(targets, C), "class 0 is not its own: nothing is missing"
 

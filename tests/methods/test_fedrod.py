@@ -1,15 +1,17 @@
 """FedRoD: two losses and two heads, one of which nobody else ever sees."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 import torch
 from conftest import on_digits, simulate, small_network, specification, visit
-from torch import Tensor
 from torch.nn import functional
 
 from fedgraft.core.exchange import train
 from fedgraft.core.message import Message
+from fedgraft.core.method import Spec
+from fedgraft.core.model import Architecture
 from fedgraft.data.federation import Federation
 from fedgraft.methods.fedavg import FedAvg
 from fedgraft.methods.fedrod import FedRoD
@@ -63,21 +65,43 @@ def test_on_the_plain_loss_the_generic_model_is_fedavgs_bit_for_bit(
     assert not FedRoD().caveats()
 
 
+def forgetful(fed: Federation, rate: float = 0.5) -> Spec:
+    """A run of a network with dropout in its head."""
+
+    def build() -> torch.nn.Module:
+        top = torch.nn.Sequential(torch.nn.Dropout(rate), torch.nn.Linear(5, 3))
+        return torch.nn.Sequential(torch.nn.Linear(6, 5), top)
+
+    return replace(specification(fed, rounds=2), architectures=(Architecture(build, fed.example, head="1"),))
+
+
 def test_dropout_of_the_private_head_leaves_the_generic_model_alone(fed: Federation) -> None:
-    class Network(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = torch.nn.Linear(6, 5)
-            self.top = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(5, 3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            logits: Tensor = self.top(self.body(x))
-            return logits
-
-    spec = specification(fed, rounds=2, build=Network)
-    _, ours, _ = simulate(FedRoD(gamma=0.0), fed, spec)
-    _, fedavg, _ = simulate(FedAvg(), fed, spec)
+    _, ours, _ = simulate(FedRoD(gamma=0.0), fed, forgetful(fed))
+    _, fedavg, _ = simulate(FedAvg(), fed, forgetful(fed))
     assert torch.equal(ours["weights/0"], fedavg["weights/0"])
+
+
+def test_the_private_head_trains_in_training_mode_whatever_was_tested_before(fed: Federation) -> None:
+    # all features are dropped: a head that sees nothing learns its biases alone
+    spec, method = forgetful(fed, 1.0), FedRoD()
+    client = visit(fed, spec)
+    method.join(client)
+    method.personal(client, Message(weights=spec.initial(0)))
+    method.fit(client, spec.initial(0))
+    assert not client["phi"][:15].any()
+    assert client["phi"][15:].any()
+
+
+def test_nothing_is_dropped_from_the_model_in_use(fed: Federation) -> None:
+    spec, method = forgetful(fed), FedRoD()
+    client, x = visit(fed, spec), fed.clients[0].test.inputs
+    train(method, client, Message(weights=spec.initial(0)))
+    w, phi = client.own, client["phi"]
+    predict = method.personal(client, Message(weights=spec.initial(0)), w)
+    with client.model().evaluating():
+        ours = predict(x)
+    z, both = x @ w[:30].view(5, 6).T + w[30:35], w[35:] + phi
+    torch.testing.assert_close(ours, z @ both[:15].view(3, 5).T + both[15:])
 
 
 def test_the_private_head_starts_at_zero_with_which_a_client_has_the_generic_model(fed: Federation) -> None:

@@ -64,6 +64,27 @@ def test_a_round_against_a_few_lines_of_its_own(fed: Federation) -> None:
     assert not torch.allclose(ours, FedAvg().fit(visit(fed, spec), w.clone()), atol=1e-4), "the contrast has to count"
 
 
+def test_the_models_that_are_compared_with_are_in_evaluation_mode(fed: Federation) -> None:
+    # one step on everything: BatchNorm takes the batch's statistics in v, and those that they have in w and w_prev
+    spec = specification(
+        fed, build=lambda: small_network(norm=True)().double(), batch_size=100, epochs=1, momentum=0.0, lr=0.2
+    )
+    w, prev = spec.initial(0), spec.initial(0, independent=True)
+    client = visit(fed, spec)
+    client["own"] = prev
+    ours = MOON(mu=2.0).fit(client, w.clone())
+    assert torch.equal(client.model(role="received").vector, w), "their statistics do not drift"
+    assert torch.equal(client.model(role="previous").vector, prev)
+
+    (x, y), model = client.data.train.batch(slice(None)), spec.architecture(0).model()
+    with model.evaluating():
+        z_glob, z_prev = (model.load(weights).score(x)[0].clone() for weights in (w, prev))
+    z, logits = model.load(w).train_on(20).score(x)
+    loss = functional.cross_entropy(logits, y) + 2 * contrast(z, z_glob, z_prev, 0.5)
+    gradient = model.differentiate(loss)
+    torch.testing.assert_close(ours[:63], w[:63] - 0.2 * gradient, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "batchnorm"])
 def test_without_strength_it_is_fedavg_bit_for_bit(fed: Federation, norm: bool) -> None:
     spec = specification(fed, rounds=3, norm=norm, weight_decay=0.01)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from conftest import on_digits, simulate, specification, visit
+from conftest import on_digits, simulate, small_network, specification, visit
 from torch import Tensor
 from torch.nn import functional
 
@@ -64,6 +64,26 @@ def test_hessian_free_is_the_gradient_of_the_adapted_loss(fed: Federation) -> No
     fo = PerFedAvg(alpha=0.7, variant="fo").fit(visit(fed, spec), w.clone())
     torch.testing.assert_close((w - fo) / 0.5, first_order, rtol=0, atol=1e-9)
     assert float((exact - first_order).abs().max()) > 1e-2, "the Hessian has to count"
+
+
+@pytest.mark.parametrize("variant", ["hf", "fo"])
+def test_every_gradient_is_taken_in_training_mode(fed: Federation, variant: Literal["hf", "fo"]) -> None:
+    # D = D' = D'' is everything: BatchNorm takes the batch's statistics in all passes
+    spec = specification(fed, build=lambda: small_network(norm=True)().double(), **FULL)
+    client, w = visit(fed, spec), spec.initial(0)
+    (x, y), model = client.data.train.batch(slice(None)), spec.architecture(0).model().train_on(20)
+    model.load(w)
+
+    def gradient(at: Tensor) -> Tensor:
+        model.vector[:63] = at
+        return model.differentiate(functional.cross_entropy(model(x), y)).clone()
+
+    at = w[:63]
+    g = gradient(at - 0.7 * gradient(at))
+    d = (gradient(at + 0.01 * g) - gradient(at - 0.01 * g)) / 0.02
+    ours = PerFedAvg(alpha=0.7, delta=0.01, variant=variant).fit(client, w.clone())
+    expected = g if variant == "fo" else g - 0.7 * d
+    torch.testing.assert_close((at - ours[:63]) / 0.5, expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("variant", ["hf", "fo"])
