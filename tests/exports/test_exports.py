@@ -17,6 +17,7 @@ import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
 from fedgraft.data.federation import Federation
+from fedgraft.data.sources.images import as_bytes
 from fedgraft.exports import asking, package, standalone
 
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "progress": False, "model": "mlp:8"}
@@ -191,6 +192,25 @@ def test_image_files_go_in_and_labelled_answers_come_out(tmp_path: Path) -> None
     (tmp_path / "nothing").mkdir()
     with pytest.raises(UserError, match="holds nothing that this model takes"):
         asking.predict(model, tmp_path / "nothing")
+
+
+def test_an_exported_model_reads_16_bits_as_training_did(tmp_path: Path) -> None:
+    place = pictures(tmp_path / "wards", ("basel", "ulm"), ("ill", "well"))
+    run = fg.run("local", dataset=str(place), out=tmp_path / "run", **QUICK)
+    model = package.whole(package.subject(run, "ulm", "trained"))
+    file = tmp_path / "deep.png"
+    Image.fromarray(np.arange(0, 65536, 4096, dtype=np.uint16).reshape(4, 4)).save(file)
+    with Image.open(file) as image:
+        read = as_bytes(image, grey=True)
+    assert read.flatten().tolist() == [round(value / 257) for value in range(0, 65536, 4096)]
+    assert model.pixels(file)[..., 0].tolist() == read.tolist()
+    assert asking.predict(model, file).count("\n") == 2
+    Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "odd.tif")
+    for ask in (model.pixels, lambda path: asking.predict(model, path)):
+        with pytest.raises(
+            (ValueError, UserError), match=r"odd\.tif is grey with up to 32 bits for a pixel \(mode F\)"
+        ):
+            ask(tmp_path / "odd.tif")
 
 
 VERSE = "to be, or not to be that is the question\n" * 12

@@ -83,7 +83,7 @@ class Exported:
             raise ValueError("image files are read with Pillow: pip install pillow") from None
         height, width, channels = self.facts["input"]["shape"]
         with Image.open(file) as image:
-            flat = image.convert("L" if channels == 1 else "RGB")
+            flat = _shallow(image, file).convert("L" if channels == 1 else "RGB")
             held = torch.frombuffer(bytearray(flat.tobytes()), dtype=torch.uint8)
             picture = held.view(flat.height, flat.width, channels)
         if self.facts["resize"] is not None and picture.shape[:2] != (height, width):
@@ -146,6 +146,16 @@ def _pointed(cell: str | None) -> str:
 def text_of(file: Path) -> str:
     """Read a text in UTF-8."""
     return file.read_text("utf-8-sig")
+
+
+def _shallow(image: Any, file: str | Path) -> Any:
+    """Return an image with 8 bits for each value; of 16 bits, 65535 becomes 255."""
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
+        wanted = "nothing in it says which value is white: save it with 8 or 16 bits"
+        raise ValueError(f"{file} is grey with up to 32 bits for a pixel (mode {image.mode}), and {wanted}")
+    if not image.mode.startswith("I"):
+        return image
+    return image.convert("I").point(lambda value: value * (1 / 257) + 0.5)
 
 
 def _resized(picture: torch.Tensor, side: int) -> torch.Tensor:

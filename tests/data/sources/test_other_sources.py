@@ -56,6 +56,53 @@ def test_one_coloured_site_makes_all_coloured(tmp_path: Path) -> None:
     assert federate(tmp_path).input_shape == (3, 6, 6)
 
 
+def test_grey_images_of_16_bits_keep_their_range_in_8(tmp_path: Path) -> None:
+    for part, name, value in (("train", "0", 0), ("train", "1", 65535), ("test", "1", 257 * 90)):
+        home = tmp_path / "deep" / part / name
+        home.mkdir(parents=True)
+        Image.fromarray(np.full((6, 6), value, np.uint16)).save(home / "a.png")
+    fed = federate(tmp_path)
+    assert fed.input_shape == (1, 6, 6)
+    assert fed.clients[0].train.inputs[:, 0, 0, 0].tolist() == [0, 255]
+    assert fed.clients[0].test.inputs[:, 0, 0, 0].tolist() == [90]
+    assert fed.notes == ()
+    pictures(tmp_path / "flat" / "train", 3, ("0", "1"), mode="RGB")
+    pictures(tmp_path / "flat" / "test", 1, ("0", "1"), mode="RGB")
+    assert federate(tmp_path).clients[0].train.inputs[1, 0, 0].tolist() == [255, 255, 255]
+
+
+def test_what_8_bits_cannot_keep_is_said(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for name in ("0", "1"):
+            home = tmp_path / "scans" / part / name
+            home.mkdir(parents=True)
+            Image.fromarray(np.full((6, 6), 4095, np.uint16)).save(home / "a.tif")
+    (note,) = federate(tmp_path).notes
+    assert "the brightest pixel becomes 16: if their values end earlier, as those of 12 bits do" in note
+    for kind, mode in ((np.int32, "I"), (np.float32, "F")):
+        Image.fromarray(np.ones((6, 6), kind)).save(home / "a.tif")
+        with pytest.raises(
+            UserError, match=rf"a\.tif is grey with up to 32 bits for a pixel \(mode {mode}\).* 8 or 16"
+        ):
+            federate(tmp_path)
+
+
+def test_folders_of_one_number_are_not_made_one_class(tmp_path: Path) -> None:
+    pictures(tmp_path / "a", 12, ("0", "1-mild"))
+    pictures(tmp_path / "b", 12, ("0", "1-severe"))
+    with pytest.raises(UserError, match="the folders 1-mild and 1-severe begin with the same number"):
+        federate(tmp_path)
+
+
+def test_a_site_with_numbered_folders_shares_the_classes_of_one_without(tmp_path: Path) -> None:
+    pictures(tmp_path / "a", 12, ("1-mild", "well"))
+    pictures(tmp_path / "b", 12, ("1-mild", "2-severe"))
+    fed = federate(tmp_path)
+    assert fed.fitted is not None
+    assert fed.fitted.labels == ("1-mild", "2-severe", "well")
+    assert fed.counts().tolist() == [[9, 0, 9], [9, 9, 0]]
+
+
 def test_images_that_will_not_do(tmp_path: Path) -> None:
     pictures(tmp_path / "a", 5, ("x", "y"))
     with pytest.raises(UserError, match="has 10 images, too few to split: a site needs 20, or folders train and test"):
@@ -139,3 +186,20 @@ def test_datasets_of_hugging_face(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": whole, "test": whole.select(range(8))}).save_to_disk(tmp_path / "split")
     kept = federate(tmp_path / "split", site_column="clinic", target="ill")
     assert [(len(client.train), len(client.test)) for client in kept.clients] == [(20, 4)] * 2
+
+
+def test_images_of_hugging_face_may_have_16_bits(tmp_path: Path) -> None:
+    import datasets
+
+    scans = [Image.fromarray(np.full((4, 4), 257 * shade, np.uint16)) for shade in range(40)]
+    rows = {"clinic": ["a", "b"] * 20, "scan": scans, "ill": [0, 1, 1, 0] * 10}
+    features = datasets.Features(
+        {"clinic": datasets.Value("string"), "scan": datasets.Image(), "ill": datasets.Value("int64")}
+    )
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "scans")
+    fed = federate(tmp_path / "scans", site_column="clinic", target="ill")
+    assert fed.input_shape == (1, 4, 4)
+    first = fed.clients[0]
+    held = sorted(torch.cat([first.train.inputs, first.test.inputs])[:, 0, 0, 0].tolist())
+    assert held == list(range(0, 40, 2))
+    assert "the brightest pixel becomes 39" in fed.notes[0]

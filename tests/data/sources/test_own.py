@@ -1,5 +1,6 @@
 """A site's own data: the same samples from an .npz file, a table and folders of images."""
 
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -101,6 +102,10 @@ def test_folders_that_will_not_do_are_refused_in_a_sentence(tmp_path: Path) -> N
     with pytest.raises(UserError, match="does not begin with the number of its class"):
         read_own(tmp_path, Reading())
     (tmp_path / "test" / "ill").rename(tmp_path / "test" / "0")
+    picture(tmp_path / "train" / "0-well" / "c.png", 5)
+    with pytest.raises(UserError, match="the folders 0 and 0-well begin with the same number"):
+        read_own(tmp_path, Reading())
+    shutil.rmtree(tmp_path / "train" / "0-well")
     (tmp_path / "test" / "0" / "b.png").write_bytes(b"no image at all")
     with pytest.raises(UserError, match="damaged"):
         read_own(tmp_path, Reading())

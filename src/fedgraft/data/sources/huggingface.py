@@ -11,6 +11,7 @@ from fedgraft.data.datasets.formats import sentences
 from fedgraft.data.site import Site
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.frames import SET, find_target, pandas, target_words
+from fedgraft.data.sources.images import as_bytes, dimmed, is_grey
 from fedgraft.data.sources.source import Found, Reading, Source
 from fedgraft.data.sources.splitting import PARTS, parts_of
 from fedgraft.data.sources.tables import Table, by_site, prepared
@@ -87,11 +88,13 @@ def _images(
         )
     sites = []
     for site, table in tables.items():
-        grey = all(image.mode in ("1", "L") for image in table[pictured])
-        x = np.stack([np.asarray(image.convert("L" if grey else "RGB")) for image in table[pictured]])
+        greys = [is_grey(image, f"an image of {site}") for image in table[pictured]]
+        grey = all(greys)
+        x = np.stack([as_bytes(image, grey) for image in table[pictured]])
         y = fitted.numbers_of(words[site][1], site)
         parts = parts_of(table, y, reading, site, seed)
         pairs = (("x", x), ("y", y))
         arrays = {f"{letter}_{p}": v[parts == p] for letter, v in pairs for p in PARTS if (parts == p).any()}
         sites.append(Site(**arrays, name=site))
-    return Found(sites, fitted, f"classification:{len(fitted.labels)}")
+    deep = any(image.mode.startswith("I") for table in tables.values() for image in table[pictured])
+    return Found(sites, fitted, f"classification:{len(fitted.labels)}", tuple(dimmed(sites)) if deep else ())

@@ -2,9 +2,9 @@
 
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -15,8 +15,13 @@ from fedgraft.data.site import Site
 from fedgraft.data.sources.fitted import Fitted
 from fedgraft.data.sources.source import FEWEST, Found, Reading, Source
 
+if TYPE_CHECKING:
+    from PIL import Image as Pillow
+
 PARTS = ("train", "test")
 LARGEST_SIDE = 4096
+DIM = 64
+"""The brightest of 256 levels below which images of 16 bits have lost too many: theirs may be of 12 bits."""
 _PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"})
 Named = list[tuple[str, Path]]
 """Pictures and the folders that say their classes."""
@@ -42,9 +47,10 @@ class ImageFolders(Source):
         fitted = fitted or Fitted(
             labels=_labels(name for parts in found.values() for pairs in parts.values() for name, _ in pairs)
         )
-        grey, _ = one_kind([file for parts in found.values() for pairs in parts.values() for _, file in pairs])
+        grey, deep = one_kind([file for parts in found.values() for pairs in parts.values() for _, file in pairs])
         sites = [_site(parts, fitted, grey, name) for name, parts in found.items()]
-        return Found(sites, fitted, task or f"classification:{len(fitted.labels)}")
+        notes = tuple(dimmed(sites)) if deep else ()
+        return Found(sites, fitted, task or f"classification:{len(fitted.labels)}", notes)
 
     @classmethod
     def own(cls, path: Path, reading: Reading, task: str | None, seed: int, fitted: Fitted | None, site: str) -> Site:
@@ -115,11 +121,24 @@ def _labels(names: Iterable[str]) -> tuple[str, ...]:
         if len(distinct) < 2:
             raise UserError(f"all images of all sites are in folders called {distinct[0]!r}: there are no two classes")
         return tuple(distinct)
+    _insist_on_own_numbers(distinct)
     top = max(number for number in numbers if number is not None)
     if top >= 100_000:
         raise UserError(f"the folder {distinct[-1]} names the class {top}; classes are numbered 0, 1, 2, ...")
     called = dict(zip(numbers, distinct, strict=True))
     return tuple(called.get(number, str(number)) for number in range(top + 1))
+
+
+def _insist_on_own_numbers(names: Iterable[str]) -> None:
+    """Refuse folders of two names and one number: they would become one class."""
+    called: dict[int | None, str] = {}
+    for name in names:
+        first = called.setdefault(_number(name), name)
+        if first != name:
+            raise UserError(
+                f"the folders {first} and {name} begin with the same number, and the number is the class: give each "
+                "class a number of its own, or call its folders alike"
+            )
 
 
 def _number(name: str) -> int | None:
@@ -133,7 +152,7 @@ def _site(parts: dict[str, Named], fitted: Fitted | None, grey: bool, name: str 
 
     def pixels(file: Path) -> Array:
         with sentences(file), Image.open(file) as image:
-            return np.asarray(image.convert("L" if grey else "RGB"), dtype=np.uint8)
+            return as_bytes(image, grey)
 
     arrays = {}
     for part, pairs in parts.items():
@@ -142,44 +161,76 @@ def _site(parts: dict[str, Named], fitted: Fitted | None, grey: bool, name: str 
     return Site(**arrays, name=name)
 
 
+def as_bytes(image: "Pillow.Image", grey: bool) -> Array:
+    """Return an image's pixels with 8 bits each; of 16 bits, 65535 becomes 255, as in the `model.py` of an export."""
+    if image.mode.startswith("I"):
+        image = image.convert("I").point(lambda value: value * (1 / 257) + 0.5)
+    return np.asarray(image.convert("L" if grey else "RGB"), dtype=np.uint8)
+
+
+def dimmed(sites: Iterable[Site]) -> Iterator[str]:
+    """Say so where images of 16 bits use so few of their values that little is left of them in 8."""
+    top = max(int(np.asarray(x).max()) for site in sites for x in (site.x_train, site.x_test))
+    if top < DIM:
+        yield (
+            f"images of 16 bits are read with 8, of which 65535 becomes 255, and the brightest pixel becomes {top}: if "
+            "their values end earlier, as those of 12 bits do, multiply those of all images by one factor first"
+        )
+
+
 def classes(pairs: Named, fitted: Fitted | None) -> Array:
     """The number of each picture's class, by the folder that it lies in."""
-    numbers = [_number(name) for name, _ in pairs]
+    names = [name for name, _ in pairs]
+    if fitted is not None and set(names) <= set(fitted.labels):
+        return fitted.numbers_of(names, "the images")
+    numbers = [_number(name) for name in names]
     if None not in numbers:
+        _insist_on_own_numbers(names)
         return np.array(numbers, dtype=np.int64)
     if fitted is None:
         odd = next(file for name, file in pairs if _number(name) is None)
         raise UserError(f"{odd.parent} does not begin with the number of its class, such as 0 or 3-pneumonia")
-    return fitted.numbers_of([name for name, _ in pairs], "the images")
+    return fitted.numbers_of(names, "the images")
 
 
-def one_kind(files: list[Path]) -> tuple[bool, tuple[int, int]]:
-    """Refuse images of different sizes; one coloured image makes all of them coloured."""
+def one_kind(files: list[Path]) -> tuple[bool, bool]:
+    """Refuse images of different sizes; return whether all are grey, and whether any has 16 bits for a pixel."""
     with sentences(files[0].parent):
-        grey, size = _grey_and_size(files[0])
+        grey, deep, size = _head(files[0])
         for file in files[1:]:
-            also, other = _grey_and_size(file)
-            grey = grey and also
+            also, deeper, other = _head(file)
+            grey, deep = grey and also, deep or deeper
             if other != size:
                 raise UserError(f"{file} is {other[0]}x{other[1]}, {files[0]} is {size[0]}x{size[1]}; scale them alike")
         affordable(len(files) * size[0] * size[1] * (1 if grey else 3))
-    return grey, size
+    return grey, deep
 
 
-def _grey_and_size(file: Path) -> tuple[bool, tuple[int, int]]:
+def is_grey(image: "Pillow.Image", where: Path | str) -> bool:
+    """Whether an image is grey; of more than 16 bits for a pixel nobody knows which value is white."""
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):  # a PNG of mode I has 16 bits
+        raise UserError(
+            f"{where} is grey with up to 32 bits for a pixel (mode {image.mode}), and nothing in it says which value "
+            "is white: save it with 8 or 16 bits"
+        )
+    return image.mode in ("1", "L") or image.mode.startswith("I")
+
+
+def _head(file: Path) -> tuple[bool, bool, tuple[int, int]]:
     """Look at the head of an image file: a small one can promise more pixels than there is memory."""
     from PIL import Image
 
+    grey = deep = False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # ours is the lower bound
             with Image.open(file) as image:
                 width, height = image.size
-                grey = image.mode in ("1", "L")
+                grey, deep = is_grey(image, file), image.mode.startswith("I")
     except Image.DecompressionBombError:
         width = height = LARGEST_SIDE + 1
     if width * height > LARGEST_SIDE**2:
         raise UserError(
             f"{file} has more pixels than the {LARGEST_SIDE}x{LARGEST_SIDE} that are allowed; scale it down"
         )
-    return grey, (width, height)
+    return grey, deep, (width, height)
