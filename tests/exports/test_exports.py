@@ -124,6 +124,15 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("age,sex,seen\n1,m,2024-01-01\n")
     with pytest.raises(UserError, match=r"no column of .* is called 'outcome'"):
         asking.evaluate(model, tmp_path / "c.csv")
+    (tmp_path / "c.csv").write_text("age,sex,seen\n71,5,m,2024-01-01\n")
+    with pytest.raises(
+        UserError, match=r"c\.csv has more cells in line 2 than the 3 columns that its first line names"
+    ):
+        asking.predict(model, tmp_path / "c.csv")
+    with pytest.raises(
+        ValueError, match=r"c\.csv has more cells in line 2 than the 3 columns that its first line names"
+    ):
+        model.read(tmp_path / "c.csv")
     np.savez(tmp_path / "d.npz", x=np.zeros((2, 3), dtype=np.float32))
     with pytest.raises(UserError, match=r"a sample in .*d.npz is 3 \(float32\), and the model takes 7"):
         asking.predict(model, tmp_path / "d.npz")

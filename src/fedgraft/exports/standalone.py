@@ -132,7 +132,13 @@ def rows_of(file: Path) -> list[dict[str, str]]:
     with file.open(newline="", encoding="utf-8-sig") as stream:
         comma = max(",;\t", key=stream.readline().count)
         stream.seek(0)
-        rows = list(csv.DictReader(stream, skipinitialspace=True, delimiter=comma))
+        reader = csv.DictReader(stream, skipinitialspace=True, delimiter=comma)
+        rows = []
+        for row in reader:
+            if any(row.pop(None, [])):  # cells that no column is named for
+                columns = f"the {len(reader.fieldnames or [])} columns that its first line names"
+                raise ValueError(f"{file} has more cells in line {reader.line_num} than {columns}")
+            rows.append(row)
     return [{name: _pointed(cell) for name, cell in row.items()} for row in rows] if comma == ";" else rows
 
 

@@ -272,6 +272,20 @@ def test_a_date_is_no_target_and_sites_share_columns(tmp_path: Path) -> None:
         federate(tmp_path, target="ill")
 
 
+@pytest.mark.parametrize("extra", ["", "\n7,5,1,ja"])
+def test_rows_with_more_cells_than_columns_are_not_shifted(tmp_path: Path, extra: str) -> None:
+    rows = [f"{at},5,{at % 3},{'ja' if at % 2 else 'nein'}" for at in range(30)]
+    (tmp_path / "a.csv").write_text("\n".join(["dose,code,ill", *rows]) + extra)
+    with pytest.raises(UserError, match=r"a\.csv has more cells in line 2 than the 3 columns .*: write 3\.5 for 3,5"):
+        federate(tmp_path, target="ill")
+    (tmp_path / "a.csv").write_text("dose;ill\n1;2;3\n")
+    with pytest.raises(UserError, match=r"has more cells in line 2 than the 2 columns that its first line names$"):
+        federate(tmp_path, target="ill")
+    closed = [f"{at},{'ja' if at % 2 else 'nein'}," for at in range(30)]
+    (tmp_path / "a.csv").write_text("\n".join(["dose,ill", *closed]))
+    assert federate(tmp_path, target="ill").input_shape == (1,), "a comma at the end of each line is no cell"
+
+
 def test_semicolons_and_decimal_commas(tmp_path: Path) -> None:
     for site in "ab":
         rows = [f"{at},5;x,{at % 3};{'ja' if at % 2 else 'nein'}" for at in range(30)]

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -55,16 +56,30 @@ def _read_csv(path: Path) -> Any:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             line = stream.readline(1_000_000)
             comma = max(",;\t", key=line.count)
-            names = next(csv.reader([line], delimiter=comma), [])
-        frame = pd.read_csv(
-            path, sep=comma, header=0, names=_header(names, path), index_col=False, dtype=object, keep_default_na=False,
-            na_values=list(MISSING), skipinitialspace=True, encoding="utf-8-sig",
-        )  # fmt: skip
+            names = _header(next(csv.reader([line], delimiter=comma), []), path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # cells that no column is named for
+            frame = pd.read_csv(
+                path, sep=comma, header=0, names=names, index_col=False, dtype=object, keep_default_na=False,
+                na_values=list(MISSING), skipinitialspace=True, encoding="utf-8-sig",
+            )  # fmt: skip
         return frame.apply(_pointed) if comma == ";" else frame
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a text in UTF-8: save it as CSV in UTF-8") from None
+    except pd.errors.ParserWarning:
+        raise UserError(_overfull(path, comma, len(names))) from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error) as error:
         raise UserError(f"{path} is not a table: {_told(error)}") from None
+
+
+def _overfull(path: Path, comma: str, width: int) -> str:
+    """Say where a row has more cells than there are columns: which of them belongs to which, nobody can tell."""
+    with path.open(newline="", encoding="utf-8-sig") as stream:
+        rows = csv.reader(stream, delimiter=comma, skipinitialspace=True)
+        line = next((rows.line_num for row in rows if any(row[width:])), None)
+    where = "" if line is None else f" in line {line}"
+    hint = ": write 3.5 for 3,5, and put a cell with a comma in quotes" if comma == "," else ""
+    return f"{path} has more cells{where} than the {width} columns that its first line names{hint}"
 
 
 def _told(error: Exception) -> str:
