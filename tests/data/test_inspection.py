@@ -157,6 +157,24 @@ def test_what_cannot_be_trained_on_is_shown_all_the_same(clinics: Path) -> None:
     assert "such as 'old' in row 31" in str(found.problem)
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_are_too_large_to_be_scaled(tmp_path: Path) -> None:
+    for name in "ab":
+        huge = {"x": [1e200, *range(39)], "y": np.arange(40) + 0.5}
+        pd.DataFrame(huge).to_csv(tmp_path / f"{name}.csv", index=False)
+    problem = look(tmp_path, target="y").problem
+    assert str(problem).startswith("x in row 1 of a is '1e+200', and numbers beyond 1e+100 cannot be scaled")
+    for name, large in (("a", 1e160), ("b", 0.0)):
+        pd.DataFrame({"x": large, "y": np.arange(40) + 0.5}).to_csv(tmp_path / f"{name}.csv", index=False)
+    assert "x in row 1 of a is" in str(look(tmp_path, target="y").problem)
+    for name in "ab":
+        pd.DataFrame({"x": range(40), "y": [1e300, *np.arange(39) + 0.5]}).to_csv(tmp_path / f"{name}.csv", index=False)
+    assert "or such that float32 cannot hold" in str(look(tmp_path, target="y").problem)
+    for name in "ab":
+        pd.DataFrame({"x": range(40), "y": [1e38, -1e38] * 20}).to_csv(tmp_path / f"{name}.csv", index=False)
+    assert inspect(find(tmp_path, Reading(target="y")), Reading(target="y"), "regression").problem is None
+
+
 def test_the_command(clinics: Path) -> None:
     shown = runner.invoke(app, ["inspect", str(clinics), "--target", "ill"])
     assert shown.exit_code == 0, shown.exception

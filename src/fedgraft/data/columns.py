@@ -160,7 +160,10 @@ def _line(x: Array, y: Array) -> float:
     """The correlation of two columns of amounts, as what it comes to: one on a line is 1."""
     if not (np.isfinite(x).all() and np.isfinite(y).all()) or len(np.unique(x)) < 3:
         return 0.0
-    found = abs(float(np.corrcoef(x, y)[0, 1]))
+    with np.errstate(over="ignore", invalid="ignore"):  # of numbers too large to be squared: no answer then
+        found = abs(float(np.corrcoef(x, y)[0, 1]))
+    if not np.isfinite(found):
+        return 0.0
     return 1.0 if found > 0.999 else min(found, 0.99)
 
 

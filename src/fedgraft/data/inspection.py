@@ -74,7 +74,7 @@ def _site(name: str, held: Arrays, task: Task, fitted: Fitted | None) -> dict[st
         classes = {name: count for name, count in zip(named, numbers, strict=False) if count}
         return {"site": name, **counts, "classes": classes}
     if y.dtype.kind == "f":
-        return {"site": name, **counts, "mean": float(y.mean()), "deviation": float(y.std())}
+        return {"site": name, **counts, "mean": float(y.mean(dtype=float)), "deviation": float(y.std(dtype=float))}
     return {"site": name, **counts}
 
 

@@ -183,6 +183,11 @@ def test_windows_of_a_time_series(tmp_path: Path) -> None:
         ({}, {}, "say with --target which column of north is to be learned: age, blood, seen, dose, ill"),
         ({"ill": "yes"}, TARGET, "ill is 'yes' in every row of every site: there are no two classes"),
         ({"age": ["old", *range(39)]}, TARGET, r"has 39 numbers and 1 cells that are none, such as 'old' in row 1"),
+        (
+            {"age": ["1e200", *range(39)]},
+            TARGET,
+            "age in row 1 of north is '1e.200', and numbers beyond 1e.100 cannot",
+        ),
         ({"ill": [None, *["yes", "no"] * 19, "no"]}, TARGET, "ill is missing in 1 of 40 rows of north"),
         ({"name": [f"Mr {n} {n}" for n in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"]}, TARGET, None),
         ({}, TARGET | {"ignore": ["agee"]}, "no column of the tables is called 'agee'"),

@@ -21,6 +21,8 @@ SET, LABEL = "set", "label"
 _DATE = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?"
 _DECIMAL = r"[+-]?\d+(,\d+)?([eE][+-]?\d+)?"
 _SHOWN = 8
+_LARGEST = 1e100
+"""A number beyond which sums of squares are in danger of being infinite."""
 
 
 def pandas() -> Any:
@@ -269,7 +271,14 @@ def _column(series: Any, training: Array, category: bool, where: str) -> Column:
     kind = kind_of(series, where, category)
     if kind == "empty":
         return Column(kind=kind, missing=int(training.sum()))
-    values = cells(series, kind, where)[training]
+    values = cells(series, kind, where)
+    if kind != "category" and (np.abs(values) > _LARGEST).any():
+        row = int(np.flatnonzero(np.abs(values) > _LARGEST)[0])
+        raise UserError(
+            f"{series.name} in row {row + 1} of {where} is {str(series.iloc[row])[:50]!r}, and numbers beyond "
+            f"{_LARGEST:g} cannot be scaled: leave the cell empty where a value is missing, or use another unit"
+        )
+    values = values[training]
     if kind == "category":
         words = [value for value in values if value is not None]
         often = tuple(sorted(word for word, count in Counter(words).items() if count >= OFTEN))

@@ -230,7 +230,8 @@ def targets_of(table: Any, fitted: Fitted, where: str) -> Array:
     kind, labels = target_words(table[fitted.target], where)
     if fitted.labels:
         return fitted.numbers_of(labels if kind != "number" else table[fitted.target].astype(str).tolist(), where)
-    return cells(table[fitted.target], "number", where).astype(np.float32)
+    with np.errstate(over="ignore"):  # infinite then, and refused as that
+        return cells(table[fitted.target], "number", where).astype(np.float32)
 
 
 def _runs(table: Any, parts: Array, reading: Reading, site: str) -> list[Array]:
