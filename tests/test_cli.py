@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
+from fedgraft.data.federation import federate
 
 runner = CliRunner()
 SMALL = ["--clients", "3", "--partition", "iid", "--rounds", "2", "--workers", "1"]
@@ -175,6 +176,15 @@ def test_partitions_are_saved_and_shown(tmp_path: Path) -> None:
     assert drawn.exit_code == 0
     shown = runner.invoke(app, ["partition", "--load", str(file)])
     assert shown.output == drawn.output
+
+
+def test_amounts_are_split_by_their_tenths() -> None:
+    drawn = runner.invoke(app, ["partition", "dirichlet:1", "--dataset", "diabetes", "--clients", "4", "--json"])
+    assert drawn.exit_code == 0, drawn.exception
+    counts = np.array(json.loads(drawn.output)["train"])
+    assert counts.shape == (4, 10)
+    assert counts.sum(axis=1).tolist() == list(federate("diabetes", 4, "dirichlet:1").samples)
+    assert "client" in runner.invoke(app, ["partition", "dirichlet:1", "--dataset", "diabetes"]).output
 
 
 def test_version() -> None:

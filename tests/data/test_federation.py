@@ -45,6 +45,14 @@ def test_a_saved_partition_is_used_again(tmp_path: Path) -> None:
     assert federate("digits", partition=str(tmp_path / "mine.json")).samples == fed.samples
     with pytest.raises(UserError, match="for 4 clients, not 5"):
         federate("digits", clients=5, partition=str(tmp_path / "mine.json"))
+    lists = '"train": [[0], [1]], "test": [[2], [1797]]'
+    (tmp_path / "far.json").write_text(
+        '{"format": "fedgraft partition", "version": 1, "scheme": "mine", "seed": 0, ' + lists + "}"
+    )
+    with pytest.raises(
+        UserError, match=r"the partition uses sample 1797, but the dataset has only 1797 .* another dataset"
+    ):
+        federate("digits", clients=2, partition=str(tmp_path / "far.json"))
 
 
 def test_images_can_be_resized() -> None:

@@ -146,16 +146,17 @@ def partition(
                 console.print(f"[bold]{escape(fact['syntax'])}[/]\n    {about}", highlight=False)
         return
     source = load_dataset(dataset, None if data_dir is None else Path(data_dir))
+    strata = source.strata
     if load is not None:
         drawn = schemes.Partition.load(load)
     else:
-        drawn = schemes.SCHEMES.make(scheme).split(source.y_train, source.y_test, clients, seed)
+        drawn = schemes.SCHEMES.make(scheme).split(*strata, clients, seed)
     if save is not None:
         drawn.save(save)
     if as_json:
-        train, test = drawn.counts(np.concatenate([source.y_train, source.y_test]))
+        train, test = drawn.counts(np.concatenate(strata))
         typer.echo(
             json.dumps({"scheme": drawn.scheme, "seed": drawn.seed, "train": train.tolist(), "test": test.tolist()})
         )
         return
-    console.print(schemes.draw(drawn, source.y_train, source.y_test, width=console.width))
+    console.print(schemes.draw(drawn, *strata, width=console.width))

@@ -380,11 +380,10 @@ def _drawn(source: Dataset, clients: int | None, partition: str | Scheme | Parti
     if isinstance(partition, str):
         partition = Partition.load(partition) if partition.endswith(".json") else SCHEMES.make(partition)
     if not isinstance(partition, Partition):
-        both = source.task.strata(np.concatenate([source.y_train, source.y_test]))
-        strata = both[: len(source.y_train)], both[len(source.y_train) :]
-        return partition.split(*strata, 10 if clients is None else clients, seed)
+        return partition.split(*source.strata, 10 if clients is None else clients, seed)
     if clients is not None and len(partition.train) != clients:
         raise UserError(f"the partition is for {len(partition.train)} clients, not {clients}")
+    partition.check(available)
     return partition
 
 

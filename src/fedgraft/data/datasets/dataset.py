@@ -51,6 +51,12 @@ class Dataset:
         return self.x_train.shape[1:]
 
     @property
+    def strata(self) -> tuple[Array, Array]:
+        """By what schemes tell training and test samples apart: their classes, or what the task has in their place."""
+        both = self.task.strata(np.concatenate([self.y_train, self.y_test]))
+        return both[: len(self.y_train)], both[len(self.y_train) :]
+
+    @property
     def arrays(self) -> Arrays:
         """The arrays by name, without those that are None."""
         return {name: getattr(self, name) for name in ARRAYS if getattr(self, name) is not None}

@@ -21,8 +21,10 @@ class Blocks(Scheme):
 
     train: int | None = None
     name: ClassVar[str] = "blocks"
-    syntax: ClassVar[str] = "blocks:train=N"
-    about: ClassVar[str] = "the next block of each file, in its order; trains on N samples of it and tests on the rest"
+    syntax: ClassVar[str] = "blocks[:train=N]"
+    about: ClassVar[str] = (
+        "the next block of each file, in its order; with N, trains on N samples of it and tests on the rest"
+    )
     paper: ClassVar[str] = "natural clients of files that are not shuffled (digits: 13 people)"
     steady: ClassVar[bool] = True
 
