@@ -157,6 +157,22 @@ def test_what_cannot_be_trained_on_is_shown_all_the_same(clinics: Path) -> None:
     assert "such as 'old' in row 31" in str(found.problem)
 
 
+@pytest.mark.parametrize("cell", [[1, 2], {"dose": 1}])
+def test_cells_of_several_values(tmp_path: Path, cell: object) -> None:
+    for name in "ab":
+        rows = {"x": np.arange(80) % 7, "tags": [None, *[cell] * 79], "label": np.arange(80) % 2}
+        pd.DataFrame(rows).to_parquet(tmp_path / f"{name}.parquet")
+    found = look(tmp_path)
+    assert "tags in row 2 of a is " in str(found.problem)
+    assert str(found.problem).endswith("give each a column of its own, or leave the column out with --ignore tags")
+    assert found.columns[1]["values"] == 1
+    assert "tags in row 2 of a" in str(look(tmp_path, categories=("tags",)).problem)
+    assert "tags is missing in 1 of 80 rows" in str(look(tmp_path, target="tags").problem)
+    left = look(tmp_path, ignore=("tags",))
+    assert left.problem is None
+    assert left.columns[1]["use"] == "ignored"
+
+
 @pytest.mark.filterwarnings("error")
 def test_numbers_that_are_too_large_to_be_scaled(tmp_path: Path) -> None:
     for name in "ab":

@@ -51,6 +51,7 @@ def look(held: Mapping[str, Any], reading: Reading, say: Say) -> tuple[list[dict
     """Return what is told of every column, and what somebody should look at."""
     told: list[dict[str, Any]] = []
     warnings: list[str] = []
+    held = {site: tables.flat(table) for site, table in held.items()}
     names = dict.fromkeys(name for table in held.values() for name in table.columns)
     for number, name in enumerate(names, 1):
         say(f"looking at column {number} of {len(names)}")

@@ -124,9 +124,33 @@ def known(series: Any) -> Array:
     return there
 
 
+def _several(series: Any) -> Array:
+    """Which cells hold several values, as lists and records in a Parquet file do."""
+    if series.dtype != object or pandas().api.types.infer_dtype(series, skipna=True) != "mixed":
+        return np.zeros(len(series), dtype=bool)
+    return np.array([isinstance(cell, list | tuple | set | dict | np.ndarray) for cell in series], dtype=bool)
+
+
+def _insist_on_single(series: Any, where: str) -> None:
+    several = _several(series)
+    if several.any():
+        row = int(np.flatnonzero(several)[0])
+        raise UserError(
+            f"{series.name} in row {row + 1} of {where} is {str(series.iloc[row])[:50]!r}, several values in one cell: "
+            f"give each a column of its own, or leave the column out with --ignore {series.name}"
+        )
+
+
+def flat(table: Any) -> Any:
+    """Write cells that hold several values as texts, which can be counted and compared."""
+    lists = {name: series.map(str, na_action="ignore") for name, series in table.items() if _several(series).any()}
+    return table.assign(**lists) if lists else table
+
+
 def kind_of(series: Any, where: str, category: bool = False) -> Kind:
     """Tell what a column holds at one site; numbers among words are a mistake that somebody has to mend."""
     pd = pandas()
+    _insist_on_single(series, where)
     there = known(series)
     if not there.any():
         return "empty"
@@ -178,6 +202,7 @@ def typed(frame: Any, as_written: Iterable[str]) -> Any:
 def cells(series: Any, kind: str, where: str) -> Array:
     """Return a column's cells as numbers (NaN where missing; dates as days since 1970), or as words and None."""
     pd = pandas()
+    _insist_on_single(series, where)
     if kind == "category":
         words = series[known(series)].map(_word)
         full = np.full(len(series), None, dtype=object)
