@@ -210,6 +210,19 @@ def test_a_folder_of_sites(tmp_path: Path) -> None:
         federate(tmp_path / "empty")
 
 
+def test_a_folder_of_one_class_has_nothing_to_tell_apart(tmp_path: Path) -> None:
+    alone = site(y_train=np.ones(4, int), y_test=np.ones(2, int)).arrays()
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", **alone)
+    with pytest.raises(UserError, match=r"all samples of all sites in .* are of class 1: there are no two classes"):
+        federate(tmp_path)
+    with pytest.raises(UserError, match="there are no two classes"):
+        federate(tmp_path, task="classification:3")
+    assert federate(tmp_path, task="regression").task.name == "regression"
+    np.savez(tmp_path / "b.npz", **site().arrays())
+    assert federate(tmp_path).classes == 2
+
+
 def test_impossible_wishes() -> None:
     with pytest.raises(UserError, match="too few for 5000 clients"):
         federate("digits", clients=5000)

@@ -110,6 +110,9 @@ def test_images_that_will_not_do(tmp_path: Path) -> None:
     pictures(tmp_path / "one" / "a", 30, ("x",))
     with pytest.raises(UserError, match="called 'x': there are no two classes"):
         federate(tmp_path / "one")
+    pictures(tmp_path / "three" / "a", 30, ("3",))
+    with pytest.raises(UserError, match="called '3': there are no two classes"):
+        federate(tmp_path / "three")
     with pytest.raises(UserError, match="split = 'random' is for tables"):
         federate(tmp_path, split="random")
 

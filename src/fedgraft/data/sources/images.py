@@ -116,10 +116,10 @@ def _split(site: Path, reading: Reading, seed: int, name: str) -> dict[str, Name
 def _labels(names: Iterable[str]) -> tuple[str, ...]:
     """Name the classes: by the numbers that all folders begin with, or in the order of the alphabet."""
     distinct = sorted(set(names))
+    if len(distinct) < 2:
+        raise UserError(f"all images of all sites are in folders called {distinct[0]!r}: there are no two classes")
     numbers = [_number(name) for name in distinct]
     if any(number is None for number in numbers):
-        if len(distinct) < 2:
-            raise UserError(f"all images of all sites are in folders called {distinct[0]!r}: there are no two classes")
         return tuple(distinct)
     _insist_on_own_numbers(distinct)
     top = max(number for number in numbers if number is not None)
