@@ -189,6 +189,7 @@ def test_windows_of_a_time_series(tmp_path: Path) -> None:
             "age in row 1 of north is '1e.200', and numbers beyond 1e.100 cannot",
         ),
         ({"ill": [None, *["yes", "no"] * 19, "no"]}, TARGET, "ill is missing in 1 of 40 rows of north"),
+        ({"ill": ["None", "yes"] * 20}, TARGET, r"ill is missing in 20 of 40 rows .*cells that say .*, None, <NA> are"),
         ({"name": [f"Mr {n} {n}" for n in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"]}, TARGET, None),
         ({}, TARGET | {"ignore": ["agee"]}, "no column of the tables is called 'agee'"),
         ({}, TARGET | {"site_column": "blood"}, "site_column = 'blood' is of no effect on .*, which holds tables"),
@@ -206,7 +207,11 @@ def test_wrong_turns_end_in_a_sentence_and_write_nothing(
         hospital(seed, **changes).to_csv(file, index=False)
     out = tmp_path / "out"
     if sentence is None:  # every cell is told by less than three rows: nothing but `other` is left of such a column
-        assert "Mr a a" not in str(federate(hospitals, **settings).fitted)
+        fed = federate(hospitals, **settings)
+        assert "Mr a a" not in str(fed.fitted)
+        assert (
+            "the column name has no word that 3 training rows of a site share, as with names or texts" in fed.notes[0]
+        )
         return
     with pytest.raises(UserError, match=sentence) as refused:
         fg.run("local", dataset=str(hospitals), out=out, rounds=1, workers=1, **settings)

@@ -209,6 +209,11 @@ def _input(name: str, told: Mapping[str, Announcement], notes: list[str]) -> Inp
                 f"the column {name} holds {len(values)} different words, too many for a category (dates are written "
                 f"2024-12-31): leave it out with --ignore {name}"
             )
+        if not values:
+            notes.append(
+                f"the column {name} has no word that {OFTEN} training rows of a site share, as with names or texts: "
+                f"all of them count as `{OTHER}`, of which nothing can be learned; --ignore {name}?"
+            )
         return Input(name=name, kind="category", values=tuple(values), indicator=indicator)
     known = sum(part.known for part in parts.values())
     mean = sum(part.total for part in parts.values()) / known

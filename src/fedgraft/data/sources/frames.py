@@ -258,7 +258,7 @@ def target_words(series: Any, where: str) -> tuple[str, list[str]]:
     if gone:
         raise UserError(
             f"{series.name} is missing in {gone} of {len(series)} rows of {where}: leave rows out of which nobody "
-            "knows the answer"
+            f"knows the answer (in a CSV file, cells that say {', '.join(MISSING[1:])} are missing too)"
         )
     kind = kind_of(series, where)
     if kind == "date":
