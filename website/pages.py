@@ -15,8 +15,13 @@ PROJECT = {
     "CODE_OF_CONDUCT.md": "project/conduct.md",
 }
 """Pages outside of docs/, and where they are on the site."""
-MADE = ("reference/", "tutorials/")
-"""Folders of pages that are made, and not in docs/: MkDocs looks whether links to them hold."""
+METHODS = "src/fedgraft/methods"
+MADE = {
+    METHODS: "reference/methods/index.md",
+    "src/fedgraft/cli": "reference/cli.md",
+    "src/fedgraft/runs/config.py": "reference/configuration.md",
+}
+"""Pages that are made, by what links to them lead to in the checkout: MkDocs looks whether they hold."""
 LINK = re.compile(r"(?<!\\)(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
 ITEM = re.compile(r"( *)(?:[-*+]|\d+\.)( +)\S")
 FENCE = re.compile(r" *(```|~~~)")
@@ -36,14 +41,24 @@ def _place(path: Path) -> str:
     return path.with_name("index.md").as_posix() if path.name == "README.md" else path.as_posix()
 
 
+def made() -> dict[str, str]:
+    """Every file of the checkout of which a page of the site is made, and its place there."""
+    tutorials = {file: f"tutorials/{file.stem.partition('-')[2]}.md" for file in (ROOT / "docs/tutorials").glob("*.py")}
+    methods = {
+        file: f"reference/methods/{file.stem.replace('_', '-')}.md" for file in (ROOT / METHODS).glob("[!_]*.py")
+    }
+    return MADE | {file.relative_to(ROOT).as_posix(): place for file, place in (tutorials | methods).items()}
+
+
 def copy(out: Path) -> None:
     """Copy them, with links that hold on the site."""
     known = places()
+    linked = known | made()
     for source, place in known.items():
         target = out / place
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.endswith(".md"):
-            text = relink((ROOT / source).read_text("utf-8"), source, place, known)
+            text = relink((ROOT / source).read_text("utf-8"), source, place, linked)
             target.write_text(relist(text), "utf-8")
         else:
             shutil.copy(ROOT / source, target)
@@ -58,10 +73,11 @@ def relink(text: str, source: str, place: str, known: dict[str, str]) -> str:
     def moved(found: re.Match[str]) -> str:
         picture, words, target = found.groups()
         path, mark, anchor = target.partition("#")
-        if not path or ":" in path or (source.startswith("docs/") and path.startswith(MADE)):
+        if not path or ":" in path:
             return found.group()
         meant = _normal(PurePosixPath(source).parent / path)
-        meant = f"{meant}/README.md" if (ROOT / meant).is_dir() else meant
+        if meant not in known and (ROOT / meant).is_dir():
+            meant = f"{meant}/README.md"
         if meant not in known:
             assert (ROOT / meant).exists(), f"{source} links to {target}, which is not there"
             return words

@@ -1,6 +1,7 @@
 """Pages made ready for the site: links, lists, docstrings; small pieces by hand."""
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 import pytest
 
@@ -20,6 +21,19 @@ def test_links_lead_to_the_places_of_the_site() -> None:
     assert pages.relink(text, "docs/page.md", "page.md", known) == made
     code = "```\n[a](../SECURITY.md)\n```"
     assert pages.relink(code, "docs/page.md", "page.md", known) == code
+
+
+def test_links_to_what_pages_are_made_of_hold_in_the_checkout_and_on_the_site() -> None:
+    links = "[a](tutorials/4-own-method.py) [b](../src/fedgraft/methods) [c](../src/fedgraft/methods/fedavg_ft.py)"
+    place = "[a](tutorials/own-method.md) [b](reference/methods/index.md) [c](reference/methods/fedavg-ft.md)"
+    assert pages.relink(links, "docs/page.md", "page.md", pages.places() | pages.made()) == place
+    shown = {*methods.pages(), *reference.pages()}
+    for source in (source for source in pages.places() if source.endswith(".md")):
+        for _, _, target in pages.LINK.findall((pages.ROOT / source).read_text("utf-8")):
+            found = pages.made().get(
+                pages._normal(PurePosixPath(source).parent / target.partition("#")[0]), "tutorials/"
+            )
+            assert found in shown or found.startswith("tutorials/"), f"{source} links to {target}"
 
 
 def test_a_link_to_nowhere_is_an_error() -> None:
