@@ -158,6 +158,7 @@ def test_one_method_and_one_federation_are_taken_as_they_are() -> None:
         ({"federation": [1, 2]}, "federation is a Federation, or a function"),
         ({"federation": lambda seed: None}, "made no Federation"),
         ({"seeds": "3"}, "at least one seed, not '3'"),
+        ({"seeds": 2, "seed": 10**18}, "seeds go up to 1000000000000000000, and 2 from 1000000000000000000 on are"),
     ],
 )
 def test_what_is_no_method_and_no_federation_is_a_sentence(given: dict[str, Any], sentence: str) -> None:

@@ -155,6 +155,8 @@ def test_what_cannot_be_answered_is_refused_and_nothing_written(tmp_path: Path) 
         recommend(bare, out=out, **FEW)
     with pytest.raises(UserError, match="minutes has to be more than nothing"):
         recommend(fed, out=out, minutes=0, **FEW)
+    with pytest.raises(UserError, match="seeds go up to"):
+        recommend(fed, out=out, seed=10**18, **FEW)
     assert not out.exists()
 
 

@@ -188,6 +188,9 @@ def test_what_a_tuned_comparison_cannot_be(tmp_path: Path) -> None:
         )
     with pytest.raises(UserError, match="a number of trials"):
         fg.compare(["ditto"], tune=0, dataset=place, out=tmp_path / "z", progress=False, **SETTINGS)
+    with pytest.raises(UserError, match="seeds go up to"):
+        fg.compare(["ditto"], tune=1, seed=10**18 - 5, dataset=place, out=tmp_path / "s", progress=False, **SETTINGS)
+    assert not (tmp_path / "s").exists()
 
 
 def test_proposals_are_short_enough_to_type(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ DEPLOYED = "flower"
 """The engine of a federation on several machines, which is described by a charter and not by flags."""
 CLIENTS, SCHEME = 10, "dirichlet:0.1"
 """Over how many clients a dataset is split, and how, unless told."""
+LARGEST_SEED = 10**18
+"""Files that hold a seed have 64 bits for it."""
 
 
 class RunConfig(Settings):
@@ -81,7 +83,7 @@ class RunConfig(Settings):
         None, description="which submodule of your own model is its head (default: the last layer)"
     )
     rounds: int = Field(30, ge=1, description="communication rounds")
-    seed: int = Field(0, ge=0, description="seed of everything random")
+    seed: int = Field(0, ge=0, le=LARGEST_SEED, description="seed of everything random")
     tuned: int | None = Field(
         None,
         ge=1,
@@ -91,6 +93,7 @@ class RunConfig(Settings):
     data_seed: int | None = Field(
         None,
         ge=0,
+        le=LARGEST_SEED,
         description="seed of how data are split and set aside, to keep them while seed changes (default: seed)",
     )
     participation: str = Field("1", description="share of clients in a round, or a range such as 0.6..1")
@@ -202,6 +205,13 @@ class RunConfig(Settings):
         if isinstance(value, int) and value < 1:
             raise ValueError("has to be at least 1, or auto")
         return value
+
+
+def seeds_from(first: int, count: int) -> range:
+    """The seeds of several runs, of which the first is known, if all of them can be written down."""
+    if first + count - 1 > LARGEST_SEED:
+        raise UserError(f"seeds go up to {LARGEST_SEED}, and {count} from {first} on are more")
+    return range(first, first + count)
 
 
 def single_metrics(texts: Iterable[str]) -> list[str]:

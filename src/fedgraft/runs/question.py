@@ -12,7 +12,7 @@ from fedgraft.methods import METHODS
 from fedgraft.runs import directory, population
 from fedgraft.runs.agenda import Entry, Planner
 from fedgraft.runs.comparison import REFERENCES
-from fedgraft.runs.config import RunConfig, configure
+from fedgraft.runs.config import RunConfig, configure, seeds_from
 from fedgraft.runs.directory import folder_name
 from fedgraft.runs.population import Model
 from fedgraft.runs.sweep import Grid
@@ -103,5 +103,5 @@ def pose(
     drawn = (lambda _: federation) if isinstance(federation, Federation) else federation
     if drawn is not None and not callable(drawn):
         raise UserError(f"federation is a Federation, or a function that makes one for a seed, not {federation!r}")
-    numbers = tuple(range(config.seed, config.seed + seeds))
+    numbers = tuple(seeds_from(config.seed, seeds))
     return Question(grid.settings(config), members, numbers, Planner(members, drawn, model), objects)

@@ -28,7 +28,7 @@ from fedgraft.runs.agenda import complete, differences
 from fedgraft.runs.compare import compare
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.conducting import Watcher
-from fedgraft.runs.config import RunConfig, configure, read
+from fedgraft.runs.config import RunConfig, configure, read, seeds_from
 from fedgraft.runs.directory import COMPARISON, folder_name
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.population import Model
@@ -121,7 +121,7 @@ class _Race:
         settled = population.settled(self.config, self.federation, given=self.given)
         objects = self.given or self.model is not None or not all(map(METHODS.findable, self.members.values()))
         config = settled.model_dump(exclude={"method", "params", "seed"})
-        seeds = range(self.config.seed, self.config.seed + self.seeds)
+        seeds = seeds_from(self.config.seed, self.seeds)
         tried = [learning.flags(each) for each in learning.rates(self.config, self.federation)]
         limits = {"budget_bytes": self.budget or 0, "minutes": float(self.minutes or 0), "rates": tried}
         return {**asked(self.members, seeds), "objects": objects, "config": directory.without_none(config), **limits}
@@ -410,6 +410,7 @@ def _insist(race: _Race) -> None:
         raise UserError("there is one site alone: whether joining pays needs at least two")
     if not isinstance(race.seeds, int) or race.seeds < 1:
         raise UserError(f"a race needs at least one seed, not {race.seeds!r}")
+    seeds_from(race.config.seed, race.seeds)
     for name, value in (("budget_bytes", race.budget), ("minutes", race.minutes)):
         if value is not None and not value > 0:
             raise UserError(f"{name} has to be more than nothing, not {value!r}")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedgraft.core.evaluation import POINTS, Point
+from fedgraft.runs.config import LARGEST_SEED
 from fedgraft.runs.metric import MetricInfo
 
 FORMAT = 2
@@ -24,6 +25,7 @@ SETS: tuple[Set, ...] = ("", "_validation", "_global")
 Amount = Annotated[float, Field(ge=0, le=1e18)]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Count = Annotated[int, Field(ge=0, le=10**18)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Ordinal = Annotated[int, Field(ge=1, le=10**9)]
 
 
@@ -229,7 +231,7 @@ class Result(_Part):
     """What was measured; the first leads."""
     partition: str = ""
     clients: Annotated[int, Field(ge=1, le=10**6)]
-    seed: Count
+    seed: Seed
     names: list[str] = Field(default=None)  # type: ignore[arg-type]
     samples: list[Count]
     label_counts: list[list[Count]] | None

@@ -23,7 +23,7 @@ from fedgraft.methods import METHODS
 from fedgraft.runs import crew, directory, names, population, reading, results, table
 from fedgraft.runs.agenda import BLIND, FILE, Agenda, Entry, Planner, Worker
 from fedgraft.runs.conducting import Watcher
-from fedgraft.runs.config import RunConfig, configure
+from fedgraft.runs.config import RunConfig, configure, seeds_from
 from fedgraft.runs.directory import folder_name
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.question import Question, contestants
@@ -145,7 +145,8 @@ def settled(question: Question, budget: int, place: Path, **how: Any) -> Questio
     config = question.settings[""].model_copy(update={"tuned": budget})
     if not config.validation:
         config = config.model_copy(update={"validation": VALIDATION})
-    own = {"seed": config.seed + DRAW, "hold_out": None, "evaluate_every": config.rounds, "tuned": None}
+    aside = seeds_from(config.seed, 1 + DRAW)[-1]
+    own = {"seed": aside, "hold_out": None, "evaluate_every": config.rounds, "tuned": None}
     asked = {names.label(method, budget): method for method in question.members.values()}
     if len(asked) < len(question.members):
         raise UserError(
