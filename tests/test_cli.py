@@ -289,6 +289,19 @@ def test_reports_lie_beside_their_runs(tmp_path: Path, monkeypatch: pytest.Monke
     assert Path("report.html").read_text() == "somebody else's"
 
 
+def test_the_report_of_a_recommendation_keeps_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert runner.invoke(app, ["run", "local", *QUICK, "--out", "race/final/local-seed0"]).exit_code == 0
+    for file in ("race.toml", "report.html"):
+        Path("race", file).write_text("")
+    refused = runner.invoke(app, ["report", "race"])
+    assert "name race/final for the runs of its final, or another file with --out" in str(refused.exception)
+    assert not Path("race", "report.html").read_text()
+    for words in (["race", "--text"], ["race", "--out", "mine.html"], ["race/final"]):
+        done = runner.invoke(app, ["report", *words])
+        assert done.exit_code == 0, done.exception
+
+
 def test_a_flag_that_became_a_stage_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for words, stage in (

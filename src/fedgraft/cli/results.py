@@ -8,6 +8,7 @@ import click
 import typer
 
 from fedgraft.base import characters
+from fedgraft.base.errors import UserError
 from fedgraft.cli.app import StoppedError, app
 from fedgraft.flags import Metric, Point, free, nameable
 from fedgraft.runs.config import AT
@@ -31,6 +32,8 @@ def report(
     """Show finished runs as one HTML file: who gains, who learned from whom, and how to repeat it."""
     from fedgraft.runs.reading import read_all
 
+    if out is None and not text:
+        _insist_on_no_answer(directories)
     reading = read_all(directories)
     if text:
         from fedgraft.report.text import show
@@ -45,6 +48,17 @@ def report(
         from fedgraft.report import figures
 
         typer.echo(f"figures: {len(figures.write(reading, plots, point, metric))} files in {plots}")
+
+
+def _insist_on_no_answer(directories: list[Path]) -> None:
+    """Refuse to write over the report of a recommendation, which has the answer and the table of its sites."""
+    from fedgraft.runs.directory import FINAL, RACE
+
+    if len(directories) == 1 and (directories[0] / RACE).exists():
+        raise UserError(
+            f"{directories[0]} is that of a recommendation, which writes report.html there itself, with its answer: "
+            f"name {directories[0] / FINAL} for the runs of its final, or another file with --out"
+        )
 
 
 @app.command()

@@ -18,6 +18,8 @@ from fedgraft.runs.config import RunConfig
 
 COMPARISON = "comparison.json"
 """What a comparison leaves beside its runs, when it is complete."""
+RACE, FINAL, RECOMMENDATION = "race.toml", "final", "recommendation.json"
+"""In a recommendation's directory: what it was asked, the comparison that it ends with, and the answer."""
 PREPARATION = "preparation.json"
 TUNING = "tuning"
 """In a comparison's directory, before its runs: the trials by which its methods were tuned."""

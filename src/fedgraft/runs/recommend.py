@@ -29,7 +29,7 @@ from fedgraft.runs.compare import compare
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.conducting import Watcher
 from fedgraft.runs.config import RunConfig, configure, read, seeds_from
-from fedgraft.runs.directory import COMPARISON, folder_name
+from fedgraft.runs.directory import COMPARISON, FINAL, RACE, folder_name
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.population import Model
 from fedgraft.runs.question import asked, contestants
@@ -47,7 +47,6 @@ FEW_OF_A_CLASS = 5
 """Validation samples that are not of a site's most frequent class, below which a ranking of them is worth a word."""
 VALIDATION = 0.2
 """The share of training samples that is put aside, where nobody says another and sites bring none."""
-RACE, FINAL = "race.toml", "final"
 
 
 def says(fed: Federation, metrics: Iterable[Metric]) -> "Say":

@@ -12,6 +12,7 @@ from fedgraft.base import disk
 from fedgraft.runs import learning, results, table
 from fedgraft.runs.comparison import Comparison
 from fedgraft.runs.config import At
+from fedgraft.runs.directory import RECOMMENDATION
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.resultfile import Result
 from fedgraft.runs.statistics import Difference, Interval, between_areas, more_than_chance, over_seeds, paired
@@ -254,7 +255,7 @@ class Recommendation:
 
     def write(self, place: Path) -> None:
         """Leave the answer beside the runs: as text, for programs, and as a report."""
-        results.write_json(place / "recommendation.json", self.to_json())
+        results.write_json(place / RECOMMENDATION, self.to_json())
         disk.write(place / "recommendation.txt", f"{self}\n".encode())
         self.report(place / "report.html")
 

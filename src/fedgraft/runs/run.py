@@ -310,8 +310,9 @@ def _planned_again(
 ) -> Run:
     """Plan the run of a directory as it was planned before, with the same settings on the same data."""
     if not (place / "config.toml").exists():
-        if (place / "race.toml").exists():
-            raise UserError(f"{place} is that of a recommendation: the finalists' runs are below {place / 'final'}")
+        if (place / directory.RACE).exists():
+            final = place / directory.FINAL
+            raise UserError(f"{place} is that of a recommendation: the finalists' runs are below {final}")
         if runs := sorted(each.parent.name for each in place.glob("*/config.toml")):
             raise UserError(
                 f"{place} holds several runs: name one of them, such as {place / runs[0]}; `fedgraft resume`, or "
