@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import blobs, small_network
+from typer.testing import CliRunner
 
 import fedgraft as fg
 from fedgraft.base.errors import UserError
+from fedgraft.cli import app
 from fedgraft.core.rounds import Round
 from fedgraft.data.federation import Federation
 from fedgraft.runs.config import configure, read
@@ -68,7 +70,7 @@ def edit(file: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("lr = 0.1", "lr = 0.2", r"holds another run \(lr is 0.1 there and 0.2 here\)$"),
+        ("lr = 0.1", "lr = 0.2", r"holds another run than its config.toml says, .* \(lr is 0.1 there and 0.2 here\)$"),
         ("seed = 0", "seed = 1", r"\(seed is 0 there and 1 here\)$"),
         ('method = "fedavg"', 'method = "local"', r"\(method is 'fedavg' there and 'local' here"),
         ("rounds = 4", "rounds = 3", r"\(rounds is 4 there and 3 here\)$"),
@@ -187,9 +189,27 @@ def test_a_result_says_what_it_was_made_of_and_a_report_takes_no_other(fed: Fede
     reading = read_all([tmp_path / "all"])
     assert [run.config.training.lr for run in reading.runs] == [0.1]
     assert len(reading.notes) == 1
-    assert "two was made with other settings than its config.toml has; it is left out" in reading.notes[0]
+    sentence = "two was made with other settings than its config.toml has, which was changed after the run"
+    assert f"{sentence} (lr is 0.2 there and 0.3 here): undo that; it is left out" in reading.notes[0]
+    assert "it is left out" in CliRunner().invoke(app, ["table", str(tmp_path / "all")]).stderr
     with pytest.raises(UserError, match="made with other settings"):
         read_all([tmp_path / "all" / "two"])
+
+
+@pytest.mark.parametrize("changed", ["rounds = 9", "seed = 9", None])
+def test_a_configuration_that_was_changed_is_blamed_and_not_the_result(torn: Path, changed: str | None) -> None:
+    run = fg.resume(torn)
+    if changed is None:
+        (torn / "config.toml").write_text("")
+    else:
+        name = changed.partition(" ")[0]
+        edit(torn / "config.toml", f"\n{name} = {getattr(run.config, name)}", f"\n{changed}")
+    for ask in (fg.resume, fg.read):
+        with pytest.raises(UserError, match=r"config\.toml has, which was changed after the run \(.*\): undo that$"):
+            ask(torn)
+    (torn / "result.json").unlink()
+    with pytest.raises(UserError, match=r"config\.toml says, which was changed"):
+        fg.resume(torn)
 
 
 def test_fingerprints_are_taken_once_and_see_everything(fed: Federation) -> None:

@@ -76,9 +76,13 @@ def table(
     """Print the table of finished runs, for a paper or a program."""
     from fedgraft.report.export import Format
     from fedgraft.report.export import table as made
-    from fedgraft.runs.reading import read
+    from fedgraft.runs.reading import alone, read_all
 
-    typer.echo(made(read(*directories), cast("Format", form), point, metric))
+    reading = read_all(directories)
+    text = made(alone(reading), cast("Format", form), point, metric)
+    for note in reading.notes:
+        typer.echo(f"note: {note}", err=True)
+    typer.echo(text)
 
 
 @app.command()

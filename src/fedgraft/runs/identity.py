@@ -8,6 +8,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +26,8 @@ from fedgraft.engines import devices
 from fedgraft.kernels.native import library
 from fedgraft.runs.config import MACHINE, RunConfig, configure
 from fedgraft.runs.metric import MetricInfo
-from fedgraft.runs.results import read_json
+from fedgraft.runs.resultfile import Result
+from fedgraft.runs.results import OtherSettingsError, read_json, read_result
 
 FILE = "run.json"
 FORMAT = 1
@@ -150,14 +152,32 @@ def read(place: Path) -> Identity:
 
 def insist_on_settings(place: Path, settings: Mapping[str, Any]) -> None:
     """Refuse a config.toml that is not what was written: changed, cut short or empty."""
-    _refuse(place, read(place).settings, _settings(settings))
+    if shown := _differing(read(place).settings, _settings(settings)):
+        raise UserError(f"{place} holds another run than its config.toml says, which was changed ({shown})")
+
+
+def result_of(place: Path, settings: Mapping[str, Any], config: RunConfig) -> Result:
+    """Read the result of a run, if config.toml still has the settings that it was made with."""
+    try:
+        return read_result(place, config, settings_digest(settings))
+    except OtherSettingsError as error:
+        shown = ""
+        with suppress(UserError):
+            shown = _differing(read(place).settings, _settings(settings))
+        changed = f", which was changed after the run ({shown}): undo that" if shown else ""
+        raise OtherSettingsError(f"{error}{changed}") from None
 
 
 def _refuse(place: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    if differing := differences(there, here):
-        rest = len(differing) - _SHOWN
-        shown = ", ".join(differing[:_SHOWN]) + (f", and {rest} more" if rest > 0 else "")
+    if shown := _differing(there, here):
         raise UserError(f"{place} holds another run ({shown})")
+
+
+def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Name a few settings that are not the same, or nothing."""
+    differing = differences(there, here)
+    rest = len(differing) - _SHOWN
+    return ", ".join(differing[:_SHOWN]) + (f", and {rest} more" if rest > 0 else "")
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:

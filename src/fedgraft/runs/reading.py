@@ -14,17 +14,13 @@ from fedgraft.runs.config import MACHINE, RunConfig, configure
 from fedgraft.runs.config import read as read_settings
 from fedgraft.runs.directory import COMPARISON, folder_name
 from fedgraft.runs.frame import Frame
-from fedgraft.runs.identity import settings_digest
+from fedgraft.runs.identity import result_of
 from fedgraft.runs.resultfile import Result
-from fedgraft.runs.results import RESULT, read_json, read_observations, read_result
+from fedgraft.runs.results import RESULT, OtherSettingsError, read_json, read_observations
 
 Array = np.ndarray[Any, Any]
 
 _NOT_THE_RUN = {*MACHINE, "method", "params", "evaluate_every", "global_test", "metrics"}
-
-
-class OtherSettingsError(UserError):
-    """A result that belongs to another configuration."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +52,12 @@ def read(*places: str | Path) -> Comparison[Finished]:
     Returns:
         The runs side by side.
     """
-    found = read_all([Path(place) for place in places]).comparisons
+    return alone(read_all([Path(place) for place in places]))
+
+
+def alone(reading: Reading) -> Comparison[Finished]:
+    """The one comparison that was read, if there are no others."""
+    found = reading.comparisons
     if len(found) > 1:
         settings = "; ".join(each.title for each in found)
         raise UserError(f"these are runs of {len(found)} settings ({settings}), which cannot be compared: name fewer")
@@ -153,9 +154,7 @@ def read_run(directory: Path) -> Finished:
         config = configure(settings)
     except UserError as error:
         raise UserError(f"the run in {directory} cannot be read: {error}") from None
-    facts = read_result(directory, config)
-    if facts.digest and facts.digest.get("settings") != settings_digest(settings):
-        raise OtherSettingsError(f"the result in {directory} was made with other settings than its config.toml has")
+    facts = result_of(directory, settings, config)
     shown = read_observations(directory / "observed.safetensors", config.rounds)
     observed = {name: tensor.numpy() for name, tensor in shown.items()}
     return Finished(facts.label or _label(config.method, config.params), config, facts, observed, directory)

@@ -130,9 +130,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_result(place: Path, config: RunConfig) -> Result:
-    """Read the result of a run, if it is whole and of the run that ``config`` tells of; else it is damaged."""
+class OtherSettingsError(UserError):
+    """A result that belongs to another configuration."""
+
+
+def read_result(place: Path, config: RunConfig, settings: str | None = None) -> Result:
+    """Read the result of a run, if it is whole and of the run that ``config`` tells of; else it is damaged.
+
+    ``settings`` is the checksum of the settings: a result that was made with others is another one's, and not damaged.
+    """
     found, wrong = upgraded(read_json(place / RESULT)), None
+    made = found.get("digest")
+    if settings is not None and made and isinstance(made, Mapping) and made.get("settings") != settings:
+        raise OtherSettingsError(f"the result in {place} was made with other settings than its config.toml has")
     if isinstance(said := found["format"], int) and said != FORMAT:
         raise UserError(f"{place / RESULT} has format {said!r}, but this fedgraft reads formats 1 and {FORMAT}")
     try:

@@ -271,7 +271,8 @@ def resume(
     if surplus := set(changes) - MACHINE:
         raise UserError(f"resuming cannot change {', '.join(sorted(surplus))}: it would be another run")
     if (place / results.RESULT).exists():
-        results.read_result(place, configure(read_settings(place / "config.toml")))
+        written = read_settings(place / "config.toml")
+        identity.result_of(place, written, configure(written))
         raise UserError(f"the run in {place} is complete; there is nothing to resume")
     run = _planned_again(place, federation, method, model, changes)
     return insist_on_replies(go_on(run, place, watchers))
