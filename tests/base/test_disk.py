@@ -11,6 +11,7 @@ from conftest import small_network
 from program import fedgraft
 
 import fedgraft as fg
+from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.core.rounds import Round
 from fedgraft.data.federation import Federation
@@ -105,6 +106,16 @@ def test_the_program_says_it_in_one_sentence_and_the_last_checkpoint_stays(tmp_p
     assert not list((tmp_path / "run").rglob("round-*"))
     resumed = fedgraft("resume", "run", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
+
+
+def test_a_folder_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "missing", tmp_path / "file"):
+        with pytest.raises(UserError, match=f"cannot be written: there is no folder {folder}$"):
+            disk.write(folder / "a.csv", b"")
+    disk.insist_on_place(tmp_path / "missing" / "deeper")
+    with pytest.raises(UserError, match="file is not a folder"):
+        disk.insist_on_place(tmp_path / "file" / "deeper")
 
 
 def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:

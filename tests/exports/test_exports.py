@@ -111,6 +111,18 @@ def test_values_come_in_their_own_unit(tmp_path: Path) -> None:
     assert 5 < np.mean([float(row[0]) for row in rows]) < 25
 
 
+def test_answers_go_into_a_folder_that_is_made_or_refused(tmp_path: Path) -> None:
+    place = hospitals(tmp_path / "sites")
+    fg.run("local", dataset=str(place), target="outcome", out=tmp_path / "run", **QUICK)
+    words = ["predict", str(tmp_path / "run"), str(place / "ulm.csv"), "--client", "ulm", "--out"]
+    done = CliRunner().invoke(app, [*words, str(tmp_path / "new" / "folder" / "a.csv")])
+    assert done.exit_code == 0, done.exception
+    assert (tmp_path / "new" / "folder" / "a.csv").read_text().startswith("answer,")
+    refused = CliRunner().invoke(app, [*words, str(place / "ulm.csv" / "a.csv")])
+    assert isinstance(refused.exception, UserError)
+    assert "ulm.csv is not a folder" in str(refused.exception)
+
+
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     place = hospitals(tmp_path / "sites")
     run = fg.run("local", dataset=str(place), target="outcome", out=tmp_path / "run", **QUICK)

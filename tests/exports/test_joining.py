@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
+from fedgraft.exports import joining
 from fedgraft.runs.run import Run
 
 QUICK: dict[str, Any] = {"rounds": 2, "workers": 1, "progress": False, "model": "mlp:8"}
@@ -151,6 +152,16 @@ def test_wrong_runs_end_in_a_sentence(home: Path, tmp_path: Path) -> None:
         fg.join(home / "run", home / "ulm.csv", rounds=0)
     with pytest.raises(UserError, match="batch_size is the run's"):
         fg.join(home / "run", home / "ulm.csv", batch_size=3)
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_training(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "join", lambda *_, **__: pytest.fail("it trained"))
+    (tmp_path / "bad.txt").write_text("")
+    done = command("join", home / "run", "--data", home / "ulm.csv", "--out", tmp_path / "bad.txt" / "x" / "y")
+    assert isinstance(done.exception, UserError)
+    assert "bad.txt is not a folder" in str(done.exception)
 
 
 def test_who_was_there_in_training_is_told(home: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,23 @@ def write(path: Path, data: bytes) -> None:
             os.fsync(stream.fileno())
         temporary.replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         if isinstance(error, IsADirectoryError):
             raise UserError(f"{path} is a folder where a file belongs; take it away") from None
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise UserError(f"{path} cannot be written: there is no folder {path.parent}") from None
         raise
     flush_folder(path.parent)
+
+
+def insist_on_place(path: Path) -> None:
+    """Refuse a file or folder that could not be made, before the work whose result belongs there."""
+    above = next(each for each in path.parents if os.path.lexists(each))
+    if not above.is_dir():
+        raise UserError(f"{path} cannot be written: {above} is not a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UserError(f"{path} cannot be written: {above} may not be written to")
 
 
 def flush_folder(folder: Path) -> None:

@@ -40,11 +40,13 @@ def join(
 
     The run stays as it is. The folder that is written holds the site's own model, for predict, evaluate and export.
     """
+    from fedgraft.base import disk
     from fedgraft.exports import joining
 
     folder = out or free(Path(re.sub(r"[^\w.+=-]+", "-", f"{directory.resolve().name}-{name or data.stem}")))
     if folder.exists():
         raise UserError(f"{folder} is there already; name another folder with --out")
+    disk.insist_on_place(folder)
     changes: dict[str, Any] = {key: value for key, value in (("epochs", epochs), ("lr", lr)) if value is not None}
     made = joining.join(directory, data, name=name, rounds=rounds, **changes)
     at = cast('Literal["received", "trained"]', point)

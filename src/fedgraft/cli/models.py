@@ -72,17 +72,19 @@ def predict(
     ] = None,
 ) -> None:
     """Predict new samples with a client's own model; the answers are CSV."""
+    from fedgraft.base import disk
     from fedgraft.exports import asking
 
+    if out is not None:
+        if out.exists():
+            raise UserError(f"{out} is there already; name another file with --out")
+        disk.insist_on_place(out)
     text = asking.predict(asking.model_of(source, client, point), data)
     if out is None:
         typer.echo(text, nl=False)
         return
-    from fedgraft.base import disk
-
-    if out.exists():
-        raise UserError(f"{out} is there already; name another file with --out")
     with disk.writing(out.parent):
+        out.parent.mkdir(parents=True, exist_ok=True)
         disk.write(out, text.encode())
 
 
