@@ -236,6 +236,13 @@ def test_a_deadline_holds_with_one_worker_too(fed: Federation, tmp_path: Path) -
     assert not multiprocessing.active_children()
 
 
+def test_a_deadline_that_is_missed_ends_the_run_in_a_sentence(fed: Federation, tmp_path: Path) -> None:
+    method, faults = Shaky(trace=str(tmp_path / "tried"), how="hang"), Faults(retries=0, deadline=1.0)
+    with pytest.raises(UserError, match=r"round 1, client 2: it took more than the 1 s of the deadline; --failed-cl"):
+        simulate(method, fed, specification(fed, rounds=1), workers=2, faults=faults)
+    assert not multiprocessing.active_children()
+
+
 def test_a_deadline_needs_a_process_that_can_be_ended(fed: Federation) -> None:
     with pytest.raises(UserError, match="a deadline needs a worker process, and clients on mps train in this one"):
         LocalEngine(FedAvg(), specification(fed), fed.clients, device="mps", faults=Faults(deadline=5.0))

@@ -51,6 +51,7 @@ def test_every_recipe_is_a_valid_configuration(name: str) -> None:
         ({"workers": 0}, "workers has to be at least 1, or auto"),
         ({"optimizer_state": "both"}, "training.optimizer_state should be 'fresh' or 'kept', not 'both'"),
         ({"training": 3}, "training should be"),
+        ({"batch_size": 10**20}, "training.batch_size should be less than or equal to 1000000000, not 1"),
         ({"seed": 10**19}, "seed should be less than or equal to 1000000000000000000, not 10000000000000000000"),
         ({"data_seed": 10**19}, "data_seed should be less than or equal to 1000000000000000000"),
     ],

@@ -52,7 +52,7 @@ class Training(Settings):
     )
     epochs: float = Field(2.0, ge=0, description="local epochs in each round; 0.5 is half of the batches")
     steps: int | None = Field(None, ge=1, description="local steps in each round, instead of epochs")
-    batch_size: int = Field(32, ge=1, description="samples in a batch")
+    batch_size: int = Field(32, ge=1, le=10**9, description="samples in a batch")
     drop_last: bool = Field(False, description="leave out a last batch that is smaller than the others")
     clip_norm: float | None = Field(None, gt=0, description="clip gradients to this norm")
     optimizer_state: Literal["fresh", "kept"] = Field(

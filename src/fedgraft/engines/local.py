@@ -44,6 +44,10 @@ class ClientError(RuntimeError):
     """A client's half of the method raised, or its worker died."""
 
 
+class OverdueError(TimeoutError):
+    """A worker had its time and was not done: no fault in anybody's code."""
+
+
 @dataclass(frozen=True)
 class Faults:
     """What to do about a client that raises, whose worker dies, or that takes too long.
@@ -106,6 +110,8 @@ class LocalEngine(Simulation):
                 done[job.client] = Failure(f"the client failed: {_first_line(result)}")
             else:
                 where = f"{self.method.name}, round {job.round + 1}, {self.spec.called(job.client)}"
+                if isinstance(result, OverdueError):
+                    raise UserError(f"{where}: {result}; --failed-client absent goes on without it") from None
                 raise ClientError(f"{where}: {result}") from result
 
         if not self._workers:
@@ -183,14 +189,14 @@ class _Duty:
         self._watched = 0.0
         self._used: float | None = None
 
-    def overdue(self, faults: Faults) -> TimeoutError | None:
+    def overdue(self, faults: Faults) -> OverdueError | None:
         """Say that the worker has had its time: that of the run, or so much in which it did as good as nothing.
 
         Only time in which we looked on counts: if this process was stopped as well, so was everything.
         """
         now = time.monotonic()
         if faults.deadline is not None and now - self._started > faults.deadline:
-            return TimeoutError(f"it took more than {faults.deadline:g} s")
+            return OverdueError(f"it took more than the {faults.deadline:g} s of the deadline")
         if not self._watched:
             if now - self._started < GLANCE:  # most jobs are done before anybody has to ask how they go
                 return None
@@ -201,7 +207,7 @@ class _Duty:
             return None
         before, self._used = self._used, self.worker.processor_seconds()
         if self._used is not None and self._used - before < faults.idle / 1000:
-            return TimeoutError(f"its worker process did nothing for {faults.idle:g} s: it hangs, or was suspended")
+            return OverdueError(f"its worker process did nothing for {faults.idle:g} s: it hangs, or was suspended")
         self._watched = 0.0
         return None
 
