@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +162,22 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "out" / "model.json").write_text("{")
     with pytest.raises(UserError, match="does not hold what its name promises"):
         asking.model_of(tmp_path / "out", None, None)
+
+
+def test_a_model_that_was_cut_short_is_one_sentence_and_nothing_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = fg.run("local", clients=2, partition="iid", **QUICK)
+    package.write(package.subject(run, 0, "trained"), tmp_path / "m")
+    file = tmp_path / "m" / "model.pt2"
+    file.write_bytes(file.read_bytes()[:3000])
+    logger = logging.getLogger("torch.export")
+    logger.addHandler(caplog.handler)
+    with pytest.raises(UserError, match="m is damaged or truncated"):
+        asking.model_of(tmp_path / "m", None, None)
+    logger.removeHandler(caplog.handler)
+    assert not [record for record in caplog.records if record.name == logger.name]
+    assert not logger.disabled
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 import csv
 import io
+import logging
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
@@ -44,7 +46,7 @@ def model_of(source: Path, client: str | None, point: str | None) -> Exported:
     if not (source / "model.json").exists():
         run, number = opened(source, client)
         return package.whole(package.subject(run, number, cast("Point", point or "trained")))
-    with sentences(source):
+    with sentences(source), _quiet_torch():
         model = standalone.load(source)
         facts = model.facts
         if facts["format"] != package.FORMAT:
@@ -53,6 +55,17 @@ def model_of(source: Path, client: str | None, point: str | None) -> Exported:
             if wished is not None and wished != facts[told]:
                 raise UserError(f"{source} holds the model of {told} {facts[told]!r}, not {wished!r}")
     return model
+
+
+@contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """Keep what torch logs of a damaged file, a whole traceback, from those who are told in a sentence."""
+    logger = logging.getLogger("torch.export")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def copied(source: Path, client: str | None, point: str | None, out: Path, *, onnx: bool) -> tuple[Path, str]:
