@@ -15,7 +15,7 @@ from rich.console import Console
 
 import fedgraft as fg
 from fedgraft.base.errors import UserError
-from fedgraft.report.watch import Follower, watch
+from fedgraft.report.watch import Follower, _is_over, watch
 
 
 @pytest.fixture
@@ -86,6 +86,26 @@ def test_nothing_to_follow_is_a_sentence(tmp_path: Path) -> None:
         watch(tmp_path / "missing", Console())
     with pytest.raises(UserError, match="holds no run"):
         watch(tmp_path, Console())
+
+
+def test_a_recommendation_and_a_folder_of_runs_end(folder: Path, tmp_path: Path) -> None:
+    race = tmp_path / "race"
+    shutil.copytree(folder, race / "final", ignore=shutil.ignore_patterns("checkpoints"))
+    assert _is_over(tmp_path), "a folder of comparisons, all of which are complete"
+    (race / "race.toml").write_text("")
+    assert not _is_over(race), "the final is over, and the answer is to come"
+    (race / "recommendation.json").write_text("{}")
+    watch(race, Console(file=io.StringIO()), poll_seconds=0.01)
+    (race / "race.toml").unlink()
+    (race / "final" / "apfl-seed0" / "result.json").unlink()
+    assert not _is_over(race)
+
+
+def test_settings_that_were_changed_are_a_sentence(going_on: Path) -> None:
+    text = (going_on / "config.toml").read_text()
+    (going_on / "config.toml").write_text(text.replace("rounds = 3", 'rounds = "x"'))
+    with pytest.raises(UserError, match=r"config.toml was changed: rounds is 'x', and not a number"):
+        watch(going_on, Console(file=io.StringIO()))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -232,6 +233,29 @@ def test_it_reads_as_it_was_written_and_may_grow(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds other runs, such as local-seed0"):
         other.write()
     assert more.missing(Agenda.read(few.place)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wrong"),
+    [
+        ('directory = "local-seed0"', "directory = 3", r"runs\.0\.directory: input should be a valid string"),
+        ('directory = "local-seed0"', 'folder = "local-seed0"', r"runs\.0\.directory: field required"),
+        ('label = "local"', "label = 2024-01-01", r"runs\.0\.label: input should be a valid string"),
+        ("objects = false", 'objects = "no"', "objects: input should be a valid boolean"),
+        ('kind = "runs"', "", "it lacks kind"),
+        ("own = {", "own = { training = 3,", r"runs\.0\.own: training is no table"),
+    ],
+)
+def test_a_file_that_was_changed_is_a_sentence(tmp_path: Path, old: str, new: str, wrong: str) -> None:
+    agenda = Agenda(tmp_path / "agenda", entries(seeds=1))
+    agenda.write()
+    text = (agenda.place / agendas.FILE).read_text()
+    assert old in text
+    (agenda.place / agendas.FILE).write_text(text.replace(old, new, 1))
+    for command in (["work"], ["watch"], ["resume"]):
+        refused = CliRunner().invoke(app, [*command, str(agenda.place)])
+        assert isinstance(refused.exception, UserError), refused.exception
+        assert re.search(f"agenda.toml is not an agenda of runs: {wrong}", str(refused.exception))
 
 
 def test_what_came_from_python_can_only_go_on_there(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fedgraft.data.partition.picture import BARS
 from fedgraft.runs import identity
 from fedgraft.runs.agenda import FILE, Agenda
 from fedgraft.runs.config import read
+from fedgraft.runs.directory import COMPARISON, RACE, RECOMMENDATION
 from fedgraft.runs.metric import FIRST, MetricInfo
 from fedgraft.runs.resultfile import Record, complaint
 from fedgraft.runs.slurm import Queue
@@ -44,7 +45,10 @@ class Follower:
     @classmethod
     def of(cls, directory: Path) -> "Follower":
         settings = read(directory / "config.toml")
-        return cls(directory, str(settings.get("method", "?")), int(settings.get("rounds", 0)), _metrics(directory))
+        rounds = settings.get("rounds", 0)
+        if not isinstance(rounds, int):
+            raise UserError(f"{directory / 'config.toml'} was changed: rounds is {rounds!r}, and not a number")
+        return cls(directory, str(settings.get("method", "?")), rounds, _metrics(directory))
 
     def leading(self, record: Record) -> MetricInfo:
         """The metric that judges a round: the first that it tells of."""
@@ -141,11 +145,15 @@ def _rounds(directory: Path, followers: dict[Path, Follower], pause: float, *, s
 
 
 def _is_over(directory: Path) -> bool:
+    """Whether nothing more is to come; in a folder of runs and comparisons, of any of them."""
     if (directory / FILE).exists():
         return not Agenda.read(directory).left()
     if (directory / "config.toml").exists():
         return (directory / "result.json").exists()
-    return (directory / "comparison.json").exists()
+    if (directory / RACE).exists():
+        return (directory / RECOMMENDATION).exists()
+    below = {directory / run.relative_to(directory).parts[0] for run in _runs(directory)}
+    return (directory / COMPARISON).exists() or all(map(_is_over, below))
 
 
 def _line(follower: Follower, record: Record) -> str:

@@ -35,9 +35,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from filelock import SoftFileLease, Timeout
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
@@ -49,6 +50,7 @@ from fedgraft.runs import directory, hosting, identity, population, results
 from fedgraft.runs.conducting import Watcher
 from fedgraft.runs.config import MACHINE, RunConfig, configure, read
 from fedgraft.runs.population import Model
+from fedgraft.runs.resultfile import complained
 from fedgraft.runs.run import Run, finished, found_again, go_on, plan, start
 
 FILE, QUEUE = "agenda.toml", "queue"
@@ -66,6 +68,38 @@ GIVEN = (
     "the runs in {} were given data, a model or a method from Python; "
     "call fedgraft.compare as before, with the same out, and they go on"
 )
+
+
+def _has_training(settings: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(settings.get("training", {}), dict):
+        raise ValueError("training is no table")
+    return settings
+
+
+_Settings = Annotated[dict[str, Any], AfterValidator(_has_training)]
+"""Some settings; whether they are good ones is seen when a run is planned."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Line(_Part):
+    """A run, as the file has it."""
+
+    directory: Annotated[str, Field(min_length=1)]
+    label: str
+    own: _Settings
+
+
+class _Written(_Part):
+    """What stands in the file."""
+
+    kind: str
+    objects: bool
+    asked: dict[str, Any]
+    config: _Settings
+    runs: list[_Line]
 
 
 class TakenError(Exception):
@@ -114,16 +148,14 @@ class Agenda:
     def read(cls, place: Path) -> "Agenda":
         """Read what is written in ``place``."""
         written = read(place / FILE)
+        if (said := written.get("format", FORMAT)) != FORMAT:
+            raise UserError(f"{place / FILE} has format {said!r}, and this fedgraft reads {FORMAT}")
         try:
-            if written["format"] != FORMAT:
-                raise UserError(f"{place / FILE} has format {written['format']!r}, and this fedgraft reads {FORMAT}")
-            entries = tuple(
-                Entry(each["directory"], _joined(written["config"], each["own"]), each["label"])
-                for each in written["runs"]
-            )
-            return cls(place, entries, written["kind"], written["asked"], written["objects"])
-        except (LookupError, TypeError, AttributeError) as error:
-            raise UserError(f"{place / FILE} is not an agenda of runs: {error}") from None
+            told = _Written.model_validate(written)
+        except ValidationError as error:
+            raise UserError(f"{place / FILE} is not an agenda of runs: {complained(error)}") from None
+        entries = tuple(Entry(each.directory, _joined(told.config, each.own), each.label) for each in told.runs)
+        return cls(place, entries, told.kind, told.asked, told.objects)
 
     @property
     def common(self) -> dict[str, Any]:
