@@ -183,6 +183,30 @@ def test_what_cannot_go_on_is_said(tmp_path: Path) -> None:
         comparisons.resume(tmp_path / "torn")
 
 
+def test_a_run_that_is_gone_from_a_complete_comparison_is_made_again(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"seeds": 1, "clients": 3, "partition": "iid", "out": tmp_path / "c"} | SETTINGS
+    fg.compare(**settings)
+    before = bits(tmp_path / "c")
+    for ask in (lambda: comparisons.resume(tmp_path / "c"), lambda: fg.compare(**settings)):
+        with pytest.raises(UserError, match="is complete, there is nothing left to do"):
+            ask()
+        shutil.rmtree(tmp_path / "c" / "fedavg-seed0")
+        ask()
+        assert bits(tmp_path / "c") == before
+    result = tmp_path / "c" / "local-seed0" / "result.json"
+    result.write_bytes(result.read_bytes()[:100])
+    for ask in (
+        lambda: comparisons.resume(tmp_path / "c"),
+        lambda: fg.compare(**settings),
+        lambda: fg.read(result.parent),
+    ):
+        with pytest.raises(UserError, match=r"local-seed0/result.json is damaged: .*; without it, the run can be resu"):
+            ask()
+    result.unlink()
+    comparisons.resume(tmp_path / "c")
+    assert bits(tmp_path / "c") == before
+
+
 def test_other_data_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path / "torn", Interrupt(4))

@@ -268,7 +268,13 @@ def _facts(agenda: Agenda) -> dict[str, Any]:
 
 
 def _complete(agenda: Agenda) -> bool:
-    return all((agenda.place / name / COMPARISON).exists() for name in grouped(agenda))
+    """Whether all tables and all runs are there; a run that cannot be read is refused, as its tables would be."""
+    tables = all((agenda.place / name / COMPARISON).exists() for name in grouped(agenda))
+    if not tables or agenda.states()["done"] < len(agenda.entries):
+        return False
+    for entry in agenda.entries:
+        reading.read_run(agenda.folder(entry))
+    return True
 
 
 def _work(agenda: Agenda, worker: Worker, labour: Labour) -> dict[str, Comparison[Run]]:

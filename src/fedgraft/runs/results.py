@@ -139,7 +139,11 @@ def read_result(place: Path, config: RunConfig, settings: str | None = None) -> 
 
     ``settings`` is the checksum of the settings: a result that was made with others is another one's, and not damaged.
     """
-    found, wrong = upgraded(read_json(place / RESULT)), None
+    again = "without it, the run can be resumed"
+    try:
+        found, wrong = upgraded(read_json(place / RESULT)), None
+    except UserError as error:
+        raise UserError(f"{error}; {again}") from None
     made = found.get("digest")
     if settings is not None and made and isinstance(made, Mapping) and made.get("settings") != settings:
         raise OtherSettingsError(f"the result in {place} was made with other settings than its config.toml has")
@@ -161,7 +165,7 @@ def read_result(place: Path, config: RunConfig, settings: str | None = None) -> 
         if (result.unseen is None) != (config.hold_out is None):
             wrong = "it tells of clients that were held out, or config.toml does, and not the other"
     if wrong is not None:
-        raise UserError(f"{place / RESULT} is damaged: {wrong}; without it, the run can be resumed")
+        raise UserError(f"{place / RESULT} is damaged: {wrong}; {again}")
     return result
 
 
