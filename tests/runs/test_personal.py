@@ -1,5 +1,6 @@
 """The clients' own models, out of a run that is over: in the same process, and read back from its directory."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,17 @@ def test_what_cannot_be_opened_is_said_in_a_sentence(fed: Federation, tmp_path: 
     run = fg.load(tmp_path / "bare", fed, model=small_network())
     with pytest.raises(UserError, match=r"kept no checkpoint of its last round \(checkpoint_every = 0\)"):
         run.module(0)
+    fg.run("fedavg", fed, model=small_network(), out=tmp_path / "cut", **QUICK)
+    [file] = (tmp_path / "cut" / "checkpoints").glob("round-*/server.safetensors")
+    file.write_bytes(file.read_bytes()[:40])
+    run = fg.load(tmp_path / "cut", fed, model=small_network())
+    lost = (
+        r"was altered or cut short: .*, so its models are lost: without its result.json, `fedgraft resume .*cut` makes"
+    )
+    for ask in (lambda: run.module(0), lambda: fg.join(run, tmp_path)):
+        with pytest.raises(UserError, match=lost):
+            ask()
+    shutil.rmtree(tmp_path / "cut")
     with pytest.raises(UserError, match="model of your own, given from Python: give it again as model="):
         fg.load(tmp_path / "bare", fed)
     with pytest.raises(UserError, match=r"holds several runs: name one of them, such as .*bare"):

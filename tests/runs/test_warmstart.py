@@ -206,6 +206,16 @@ def test_what_cannot_be_started_from(fed: Federation, tmp_path: Path) -> None:
     ended(fed, tmp_path / "none", checkpoint_every=0)
     with pytest.raises(UserError, match="kept no checkpoint"):
         ended(fed, tmp_path / "b", start_from=str(tmp_path / "none"))
+    ended(fed, tmp_path / "cut", checkpoint_every=1)
+    older, newest = sorted((tmp_path / "cut" / "checkpoints").glob("round-*/server.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:40])
+    notes = ended(fed, tmp_path / "c", start_from=str(tmp_path / "cut")).notes
+    assert any(f"{newest.parent.name} was altered or cut short" in note for note in notes)
+    older.unlink()
+    with pytest.raises(
+        UserError, match=r"no checkpoint that is whole \(.* lacks server.safetensors; there is no older"
+    ):
+        ended(fed, tmp_path / "b", start_from=str(tmp_path / "cut"))
     with pytest.raises(UserError, match="holds several runs"):
         ended(fed, tmp_path / "b", start_from=str(tmp_path))
     for method in ("pfedhn", "ifca"):

@@ -215,10 +215,7 @@ def _insist_on_open(run: Run) -> None:
     if not run.result:
         raise UserError(f"the run of {run.method.name} is not finished: a site joins when training is over")
     if run.server is None:
-        raise UserError(
-            f"the run in {run.directory} kept no checkpoint of its last round (checkpoint_every = "
-            f"{run.config.checkpoint_every}), so there is nothing to join: run it again with --checkpoint-every auto"
-        )
+        raise UserError(run.without_models)
 
 
 def _settings(settings: Training, changes: Mapping[str, Any]) -> Training:

@@ -96,11 +96,13 @@ def _drop(folder: Path, newest: int) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def read(folder: Path, like: Checkpoint | None = None) -> tuple[Checkpoint | None, list[str]]:
+def read(
+    folder: Path, like: Checkpoint | None = None, *, without: str = "the run begins again"
+) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest checkpoint that is whole, and a sentence about each newer one that is not.
 
     ``like`` is where the run begins: the same tensors, of the same shapes and types, have to be in its checkpoints, but
-    for clients that were never met.
+    for clients that were never met. ``without`` says what happens if none is whole.
     """
     complaints: list[str] = []
     places = _places(folder)
@@ -112,9 +114,20 @@ def read(folder: Path, like: Checkpoint | None = None) -> tuple[Checkpoint | Non
                 _insist_on_fit(found, like)
             return found, complaints
         except DamagedError as damage:
-            instead = "an older one is used" if places else "the run begins again"
+            instead = "an older one is used" if places else without
             complaints.append(f"the checkpoint {place.name} {damage}; {instead}")
     return None, complaints
+
+
+def read_last(folder: Path, rounds: int) -> tuple[Checkpoint | None, str]:
+    """Return the checkpoint after the last of so many rounds, or what is wrong with it, if it is there at all."""
+    place = folder / _name(rounds)
+    if not place.exists():
+        return None, ""
+    try:
+        return _load(place), ""
+    except DamagedError as damage:
+        return None, f"{place} {damage}"
 
 
 def _load(place: Path) -> Checkpoint:

@@ -72,6 +72,8 @@ class Run:
     """What an earlier run left for this one to begin with, if it does."""
     places: tuple[str, ...] = ()
     """The device of each of its workers, where its clients are on this machine."""
+    damage: str = ""
+    """What is wrong with the checkpoint of its last round, if it is there and cannot be read."""
     _states: Mapping[int, State] = field(default_factory=dict)
 
     @property
@@ -135,11 +137,22 @@ class Run:
             raise UserError("the models of a federation's sites stay with them: see `fedgraft deploy model`")
         if self.server is None or not self._states:
             raise UserError(
-                f"the run in {self.directory} kept no checkpoint of its last round (checkpoint_every = "
-                f"{self.config.checkpoint_every}), so its models are gone: run it again with --checkpoint-every auto"
-                if self.result else f"the run of {self.method.name} is not finished: it has no models yet"
-            )  # fmt: skip
+                self.without_models
+                if self.result
+                else f"the run of {self.method.name} is not finished: it has no models yet"
+            )
         return PersonalModels(self.method, self.spec, self.server, self._states, self.federation.clients)
+
+    @property
+    def without_models(self) -> str:
+        """Why a finished run has no models, where it has none, and what can be done."""
+        if self.damage:
+            again = f"without its {results.RESULT}, `fedgraft resume {self.directory}` makes them again"
+            return f"{self.damage}, so its models are lost: {again}"
+        return (
+            f"the run in {self.directory} kept no checkpoint of its last round (checkpoint_every = "
+            f"{self.config.checkpoint_every}), so its models are gone: run it again with --checkpoint-every auto"
+        )
 
     @property
     def facts(self) -> Result:
@@ -400,8 +413,8 @@ def finished(run: Run, place: Path) -> Run:
     if run.result.get("digest") != run.identity.digest:
         raise UserError(f"{place / 'result.json'} is not that of the run in {place}: it has another digest")
     run.observed = results.read_observations(place / "observed.safetensors", run.spec.rounds)
-    last, _ = checkpoint.read(place / "checkpoints")
-    if last is not None and last.round == run.spec.rounds:
+    last, run.damage = checkpoint.read_last(place / "checkpoints", run.spec.rounds)
+    if last is not None:
         run.server = Server(run.spec, **last.server)
         run.server.round = last.round
         run._states = everybodys_states(run, last.clients)

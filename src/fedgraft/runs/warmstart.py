@@ -112,6 +112,8 @@ class Earlier:
     run: str | None
     """What the sites call it, if its clients are on other machines."""
     begun: tuple[Tensor, ...] = ()
+    complaints: tuple[str, ...] = ()
+    """What is wrong with newer checkpoints."""
 
     @classmethod
     def read(cls, place: Path) -> "Earlier":
@@ -120,13 +122,14 @@ class Earlier:
             if runs := sorted(each.parent.name for each in place.glob("*/config.toml")):
                 raise UserError(f"{place} holds several runs: start from one of them, such as {place / runs[0]}")
             raise UserError(f"{place} holds no run to start from: there is no config.toml in it")
-        last, complaints = checkpoint.read(place / "checkpoints")
+        last, complaints = checkpoint.read(place / "checkpoints", without="there is no older one")
         if last is None:
-            why = "; ".join(complaints) or "run it with --checkpoint-every auto"
-            raise UserError(f"the run in {place} kept no checkpoint, so there is nothing to start from: {why}")
+            why = f"has no checkpoint that is whole ({'; '.join(complaints)})" if complaints else "kept no checkpoint"
+            again = "" if complaints else ": run it with --checkpoint-every auto"
+            raise UserError(f"the run in {place} {why}, so there is nothing to start from{again}")
         config = configure(read_settings(place / "config.toml"))
         begun = read(place).initial if (place / START).exists() else ()
-        return cls(place, config, *_clients(place), last, _federated(place), begun)
+        return cls(place, config, *_clients(place), last, _federated(place), begun, tuple(complaints))
 
     def spec(self, spec: Spec) -> Spec:
         """What everybody knew of that run, which has the architectures of this one."""
@@ -268,6 +271,7 @@ class Beginning:
             f"starts from {told}: the server and {many} client{'' if many == 1 else 's'} go on from there{new}"
             if goes_on else f"starts from the common model of {told}" + (f"; {why}" if why else "")
         ]  # fmt: skip
+        notes += earlier.complaints
         if earlier.config.training.private or earlier.config.training.client_private:
             notes.append(f"{earlier.place} had differential privacy, and this run has none: it is not covered")
         return tuple(notes)
