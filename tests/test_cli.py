@@ -128,6 +128,7 @@ def test_a_comparison_fits_eighty_columns(tmp_path: Path) -> None:
         (["run", "local", "--workers", "-1"], "workers"),
         (["compare", "fedapa", "ditt0"], "no method is called 'ditt0'"),
         (["methods", "nobody"], "no method is called 'nobody'"),
+        (["methods", "FedAPA"], "no method is called 'FedAPA'; did you mean 'fedapa'?"),
         (["partition", "pathological:99"], "classes must be between 1 and 10"),
     ],
 )

@@ -154,6 +154,9 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "e.png").write_bytes(b"")
     with pytest.raises(UserError, match=r"this model takes rows of a .csv, .tsv or .parquet file, or an .npz file"):
         asking.predict(model, tmp_path / "e.png")
+    for ask in (asking.predict, asking.evaluate):
+        with pytest.raises(UserError, match=r"sites is a folder, and one file is wanted: rows of a .csv, .tsv or"):
+            ask(model, place)
     with pytest.raises(UserError, match="say with --client whose model: basel, ulm"):
         asking.opened(tmp_path / "run", None)
     (tmp_path / "out").mkdir()

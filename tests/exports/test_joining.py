@@ -144,6 +144,10 @@ def test_wrong_runs_end_in_a_sentence(home: Path, tmp_path: Path) -> None:
         fg.join(unfinished(home, tmp_path), home / "ulm.csv")
     with pytest.raises(UserError, match="holds no run"):
         fg.join(home / "sites", home / "ulm.csv")
+    with pytest.raises(
+        UserError, match=r"sites is a folder, and one file is wanted: the site's table, such as .*basel"
+    ):
+        fg.join(home / "run", home / "sites")
     with pytest.raises(UserError, match="there is nothing at"):
         fg.join(home / "run", tmp_path / "nobody.csv")
     with pytest.raises(UserError, match="a client called 'basel' already"):

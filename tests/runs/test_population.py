@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import fedgraft as fg
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
+from fedgraft.runs.directory import read_preparation
 from fedgraft.runs.hosting import seated
 from fedgraft.runs.run import resume
 
@@ -103,6 +104,20 @@ def test_a_module_from_python_that_cannot_take_the_data() -> None:
         fg.run("local", blobs(), model=nn.Linear(9, 3), rounds=1, workers=1)
     with pytest.raises(UserError, match="the model gives a str, not a module"):
         fg.run("local", blobs(), model=lambda: "net", rounds=1, workers=1)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ('{"window": "x"}', "window: input should be"),
+        ('{"inputs": [{"name": 3}]}', r"inputs\.0\.name: input should be a valid string"),
+        ("{", "[Ii]nvalid JSON"),
+    ],
+)
+def test_a_preparation_that_is_damaged_is_told_by_its_field(tmp_path: Path, text: str, wrong: str) -> None:
+    (tmp_path / "preparation.json").write_text(text)
+    with pytest.raises(UserError, match=f"preparation.json is damaged: {wrong}"):
+        read_preparation(tmp_path)
 
 
 def test_no_more_workers_than_clients() -> None:

@@ -19,6 +19,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Build the error for a misspelt name, with the nearest valid one."""
     known = sorted(known)
     name = name if len(name) <= 100 else f"{name[:100]}..."
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+    lower = {each.lower(): each for each in known}  # FedAPA is what its paper calls fedapa
+    near = get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
+    hint = f"did you mean {lower[near[0]]!r}?" if near else f"there are: {', '.join(known)}"
     return UserError(f"no {kind} is called {name!r}; {hint}")

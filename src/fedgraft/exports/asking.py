@@ -137,6 +137,8 @@ def _read(model: Exported, data: Path, *, targets: bool) -> Given:
     suffix, form = data.suffix.lower(), model.form
     if not data.exists():
         raise UserError(f"there is nothing at {data}")
+    if form in ("rows", "arrays") and data.is_dir():
+        raise UserError(f"{data} is a folder, and one file is wanted: {TAKEN[form]}, or an .npz file with x")
     if form == "rows" and suffix in TABLES and fitted is not None:
         x, y = _rows(data, fitted, targets=targets)
     elif suffix == ".npz":

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from pydantic import ValidationError
 
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.data.sources.fitted import Fitted, facts
 from fedgraft.runs import identity
 from fedgraft.runs.config import RunConfig
+from fedgraft.runs.resultfile import complained
 
 COMPARISON = "comparison.json"
 """What a comparison leaves beside its runs, when it is complete."""
@@ -73,8 +75,10 @@ def read_preparation(directory: Path) -> Fitted | None:
         return None
     try:
         return Fitted.model_validate_json((directory / PREPARATION).read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{directory / PREPARATION} is damaged: {str(error).splitlines()[0]}") from None
+    except ValidationError as error:
+        raise UserError(f"{directory / PREPARATION} is damaged: {complained(error)}") from None
+    except OSError as error:
+        raise UserError(f"{directory / PREPARATION} cannot be read: {error.strerror}") from None
 
 
 def write_config(directory: Path, config: RunConfig) -> None:

@@ -71,6 +71,8 @@ def read_own(
             path.stat()
             raise UserError(f"{path} is no .npz file, table, text or folder of images")
         if fitted is not None and fitted.inputs and kinds[0].name in ("images", "texts"):
+            if path.is_dir() and (tables := sorted(each for each in path.iterdir() if SOURCES["tables"].serves(each))):
+                raise UserError(f"{path} is a folder, and one file is wanted: the site's table, such as {tables[0]}")
             raise UserError(f"{path} holds {kinds[0].name}, and the federation's sites have tables")
         held = kinds[0].own(path, reading, task, seed, fitted, site or path.stem)
         given = {name: getattr(held, name) for name in ARRAYS if getattr(held, name) is not None}
