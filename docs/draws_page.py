@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from docs.paper_page import FEWEST, last
+from docs.paper_page import FEWEST, coarser, last
 from docs.tables import table
 from fedgraft.papers.tables import Paper
 from fedgraft.report.page import chance
@@ -177,6 +177,11 @@ class Draws:
     def least_p(self) -> float:
         """What Wilcoxon's test gives if one method is better on every draw."""
         return 2.0 ** (1 - len(self.seeds))
+
+    @property
+    def coarser(self) -> str:
+        """What testing every fifth round alone costs."""
+        return coarser(self.evidence)
 
     @cached_property
     def noise(self) -> list[float]:

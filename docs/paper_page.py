@@ -61,13 +61,11 @@ class Words:
     ) -> str:
         """By how many points one cell is above another on the draws that both have; by the paper's measure, or last."""
         first, second = self._alike(item, one, other, scale=scale)
-        if point:
-            at = {run.seed: last(run, point, figure or self.paper.score.figure) for run in second.runs}
-            apart = {run.seed: last(run, point, figure or self.paper.score.figure) - at[run.seed]
-                     for run in first.runs if run.seed in at}  # fmt: skip
-        else:
-            apart = self._between(first, second)
-        return signed(statistics.fmean(apart.values()))
+        if not point:
+            return signed(statistics.fmean(self._between(first, second).values()))
+        ours, theirs = ({run.seed: last(run, point, figure or self.paper.score.figure) for run in each.runs}
+                        for each in (first, second))  # fmt: skip
+        return signed(statistics.fmean(ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()))
 
     def _between(self, one: Outcome, other: Outcome) -> dict[int, float]:
         """By how much one cell is above another, draw by draw, by the paper's measure.
@@ -78,9 +76,9 @@ class Words:
         theirs = {run.seed: run for run in other.runs}
         for run in (run for run in one.runs if run.seed in theirs):
             shared = {*run.rounds} & {*theirs[run.seed].rounds}
-            values = [each.value(self.paper.score, within=shared) for each in (run, theirs[run.seed])]
-            if values[0] is not None and values[1] is not None:
-                found[run.seed] = values[0] - values[1]
+            ours, its = (each.value(self.paper.score, within=shared) for each in (run, theirs[run.seed]))
+            if ours is not None and its is not None:
+                found[run.seed] = ours - its
         return found
 
     def _alike(self, item: str, *cells: str, scale: str = "") -> list[Outcome]:
@@ -269,6 +267,11 @@ class Words:
     def runs(self) -> int:
         return len(self.evidence.runs)
 
+    @cached_property
+    def coarser(self) -> str:
+        """What runs that were tested in every round would have lost had they been tested every fifth."""
+        return coarser(self.evidence)
+
     @property
     def scales(self) -> str:
         """What the shorter runs are."""
@@ -280,6 +283,16 @@ class Words:
 def signed(value: float, digits: int = 1) -> str:
     """Points with a sign; none is none."""
     return f"{value:+.{digits}f}" if round(value, digits) else f"{0:.{digits}f}"
+
+
+def coarser(evidence: Evidence, every: int = 5) -> str:
+    """By how much the paper's measure falls, on average and at most, if only some rounds of a run are tested."""
+    score, lost = evidence.paper.score, []
+    for run in evidence.runs:
+        whole, part = run.value(score), run.value(score, within=range(every, run.config.rounds + 1, every))
+        if len(run.rounds) == run.config.rounds and whole is not None and part is not None:
+            lost.append(whole - part)
+    return f"{statistics.fmean(lost):.1f} points on average and {max(lost):.1f} at most, over {len(lost)} runs"
 
 
 def last(run: Measurement, point: str, figure: str) -> float:
