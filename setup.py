@@ -54,7 +54,7 @@ def extensions() -> list[Extension]:
     kernels = Extension(
         "fedgraft.kernels._native",
         [f"{KERNELS}/chain.cpp", f"{KERNELS}/dispatch.cpp"],
-        depends=[f"{KERNELS}/chain.h", f"{KERNELS}/pooled.h", f"{KERNELS}/build.py"],
+        depends=[f"{KERNELS}/{name}" for name in ("chain.h", "pooled.h", "normed.h", "build.py")],
         optional=WANTED != "required",
     )
     return [] if WANTED == "none" else [kernels]

@@ -25,7 +25,7 @@ from benchmarks.clock import in_turns, peak
 from fedgraft import kernels, models
 from fedgraft.core.model import Architecture
 from fedgraft.kernels import chain, fusion
-from fedgraft.kernels.native import Plan, Stage, library
+from fedgraft.kernels.native import Layer, Plan, Stage, library
 
 torch.set_num_threads(1)
 
@@ -34,6 +34,7 @@ MODELS = [
     ("cnn-apple", (1, 28, 28)), ("cnn-apple", (3, 28, 28)),
     ("cnn-fedgpa", (1, 28, 28)), ("cnn-fedgpa", (3, 28, 28)),
     ("cnn-digits", (1, 8, 8)),
+    ("vgg11:0.0625", (3, 32, 32)), ("vgg19:0.0625", (3, 32, 32)),
 ]  # fmt: skip
 BATCHES = (10, 50, 64, 256)
 RATE, MOMENTUM = 0.01, 0.9
@@ -126,8 +127,9 @@ def kernel_times(seconds: float, batch: int) -> list[dict[str, object]]:
         x = x.contiguous(memory_format=torch.channels_last)
         weight = torch.randn(stage.outputs, stage.channels, *stage.kernel).contiguous(memory_format=torch.channels_last)
         bias, into = torch.zeros(stage.outputs), torch.empty(x.shape)
-        gradients, sums = [torch.empty_like(weight)], [torch.empty_like(bias)]
-        output, saved = plan.forward(x, [weight], [bias], keep=True)
+        layers, sums = [Layer(weight, bias)], torch.empty_like(bias)
+        alone, both = [Layer(None, sums)], [Layer(torch.empty_like(weight), sums)]
+        output, saved = plan.forward(x, layers, keep=True)
         up = torch.randn_like(output)
         wide = torch.randn(F.conv2d(x, weight, None, stage.stride, stage.pad).shape)
         wide = wide.contiguous(memory_format=torch.channels_last)
@@ -136,10 +138,10 @@ def kernel_times(seconds: float, batch: int) -> list[dict[str, object]]:
             return torch.ops.aten.convolution_backward(g, x, w, None, s.stride, s.pad, (1, 1), False, (0, 0), 1, mask)
 
         ways: list[Step] = [
-            lambda p=plan, x=x, w=weight, b=bias: p.forward(x, [w], [b], keep=True),  # type: ignore[misc]
-            lambda p=plan, w=weight, u=up, s=saved, b=sums: p.backward(u, [w], s, [None], b, None),  # type: ignore[misc]
-            lambda p=plan, w=weight, u=up, s=saved, b=sums, g=gradients: p.backward(u, [w], s, g, b, None),  # type: ignore[misc]
-            lambda p=plan, w=weight, u=up, s=saved, b=sums, i=into: p.backward(u, [w], s, [None], b, i),  # type: ignore[misc]
+            lambda p=plan, x=x, w=layers: p.forward(x, w, keep=True),  # type: ignore[misc]
+            lambda p=plan, w=layers, u=up, s=saved, g=alone: p.backward(u, w, s, g, None),  # type: ignore[misc]
+            lambda p=plan, w=layers, u=up, s=saved, g=both: p.backward(u, w, s, g, None),  # type: ignore[misc]
+            lambda p=plan, w=layers, u=up, s=saved, g=alone, i=into: p.backward(u, w, s, g, i),  # type: ignore[misc]
             lambda x=x, w=weight, b=bias, s=stage: F.conv2d(x, w, b, s.stride, s.pad),  # type: ignore[misc]
             lambda t=torchs: t([False, True, False]),  # type: ignore[misc]
             lambda t=torchs: t([True, False, False]),  # type: ignore[misc]

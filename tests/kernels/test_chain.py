@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedgraft.kernels import available, chain
 from fedgraft.kernels.chain import LEAKY, NONE, RELU, Step
-from fedgraft.kernels.native import Plan, library
+from fedgraft.kernels.native import Layer, Plan, library
 
 if not available():
     pytest.skip(f"no native kernels: {library().problem}", allow_module_level=True)
@@ -18,8 +18,8 @@ ISAS = {kernels.isa.decode(): kernels for kernels in library().kernels}
 
 
 @st.composite
-def networks(draw: st.DrawFn) -> tuple[tuple[Step, ...], tuple[int, int]]:
-    """One to three steps, and an image size that survives them."""
+def networks(draw: st.DrawFn, norms: bool = False) -> tuple[tuple[Step, ...], tuple[int, int]]:
+    """One to three steps, some of which normalise if they may, and an image size that survives them."""
     height, width = size = draw(st.integers(1, 15)), draw(st.integers(1, 15))
     channels = draw(st.integers(1, 8))
     steps: list[Step] = []
@@ -33,7 +33,8 @@ def networks(draw: st.DrawFn) -> tuple[tuple[Step, ...], tuple[int, int]]:
         activation = draw(st.sampled_from([NONE, RELU, LEAKY]))
         outputs = draw(st.integers(1, 14))
         first = draw(st.booleans()) and activation != NONE
-        steps.append(Step(channels, outputs, kernel, stride, pad, pool, activation, first, 0.125))
+        norm = draw(st.sampled_from([None, (1e-5, 0.1), (0.125, 0.25)])) if norms else None
+        steps.append(Step(channels, outputs, kernel, stride, pad, pool, activation, first, 0.125, norm))
         channels, height, width = outputs, tall // 2 if pool else tall, wide // 2 if pool else wide
     return tuple(steps), size
 
@@ -44,20 +45,30 @@ Results = tuple[Tensor, list[Tensor]]
 def with_torch(steps: tuple[Step, ...], x: Tensor, parameters: list[Tensor], seed: int) -> Results:
     leaves = [t.clone().requires_grad_() for t in (x, *parameters)]
     y = leaves[0]
-    for i, step in enumerate(steps):
-        y = step.torch(y, leaves[1 + i], leaves[1 + len(steps) + i])
+    for step, layer in zip(steps, layers(steps, leaves[1:]), strict=True):
+        y = step.torch(y, *(t for t in layer[: chain.PARAMETERS] if t is not None))
     y.backward(whole_numbers(y.shape, seed).to(y.dtype))
     return y.detach(), [t.grad for t in leaves if t.grad is not None]
 
 
 def natively(isa: str, steps: tuple[Step, ...], x: Tensor, parameters: list[Tensor], seed: int) -> Results:
     leaves = [t.clone(memory_format=torch.preserve_format).requires_grad_() for t in (x, *parameters)]
-    count = len(steps)
     stages = chain.stages(steps, x.shape[2], x.shape[3])
     assert stages is not None
-    y = chain.run(Plan(stages, ISAS[isa]), steps, leaves[0], leaves[1 : 1 + count], leaves[1 + count :])
+    y = chain.run(Plan(stages, ISAS[isa]), steps, leaves[0], layers(steps, leaves[1:]))
     y.backward(whole_numbers(y.shape, seed))
     return y.detach(), [t.grad for t in leaves if t.grad is not None]
+
+
+def layers(steps: tuple[Step, ...], parameters: list[Tensor]) -> list[Layer]:
+    """All weights, all biases, then weights and biases of the normalisations, in the order of ``drawn``."""
+    count = len(steps)
+    weights, biases, rest = parameters[:count], parameters[count : 2 * count], iter(parameters[2 * count :])
+    made = []
+    for step, weight, bias in zip(steps, weights, biases, strict=True):
+        norm = () if step.norm is None else (next(rest), next(rest), torch.zeros(len(bias)), torch.ones(len(bias)))
+        made.append(Layer(weight, bias, *norm))
+    return made
 
 
 def whole_numbers(shape: tuple[int, ...], seed: int, limit: int = 2) -> Tensor:
@@ -68,7 +79,8 @@ def drawn(steps: tuple[Step, ...], seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shapes = [(s.outputs, s.channels, *s.kernel) for s in steps]
     weights = [torch.randn(s, generator=generator) / (s[1] * s[2] * s[3]) ** 0.5 for s in shapes]
-    return weights + [torch.randn(s[0], generator=generator) for s in shapes]
+    biases = [torch.randn(s[0], generator=generator) for s in shapes]
+    return weights + biases + [torch.randn(s.outputs, generator=generator) for s in steps if s.norm for _ in range(2)]
 
 
 def in_order(x: Tensor, order: str) -> Tensor:
@@ -87,9 +99,9 @@ def nearest_decision(steps: tuple[Step, ...], x: Tensor, parameters: list[Tensor
     Numbers that are the same to the last bit do not count: padding makes them, and everybody takes the first.
     """
     nearest = torch.inf
-    for i, step in enumerate(steps):
-        weight, bias = parameters[i], parameters[len(steps) + i]
-        y = F.conv2d(x, weight, bias, step.stride, step.pad)
+    for step, layer in zip(steps, layers(steps, parameters), strict=True):
+        own = [t for t in layer[: chain.PARAMETERS] if t is not None]
+        y = step._replace(pool=False, activation=NONE).torch(x, *own)
         if step.activation:
             nearest = min(nearest, _smallest(y.abs()) / float(y.abs().max()))
         if step.pool:
@@ -97,8 +109,19 @@ def nearest_decision(steps: tuple[Step, ...], x: Tensor, parameters: list[Tensor
             windows = y[..., :height, :width].unfold(2, 2, 2).unfold(3, 2, 2).flatten(-2)
             best = windows.amax(-1, keepdim=True)
             nearest = min(nearest, _smallest(best - windows) / float(y.abs().max()))
-        x = step.torch(x, weight, bias)
+        x = step.torch(x, *own)
     return nearest
+
+
+def least_deviation(steps: tuple[Step, ...], x: Tensor, parameters: list[Tensor]) -> float:
+    """The least deviation of a channel that is normalised, beside its largest number."""
+    least = torch.inf
+    for step, weight, layer in zip(steps, parameters, layers(steps, parameters), strict=False):
+        if step.norm is not None:
+            y = F.conv2d(x, weight, layer.bias, step.stride, step.pad).transpose(0, 1).flatten(1)
+            least = min(least, float((y.std(dim=1, correction=0) / y.abs().amax(dim=1)).min()))
+        x = step.torch(x, *(t for t in layer[: chain.PARAMETERS] if t is not None))
+    return least
 
 
 def _smallest(values: Tensor) -> float:
@@ -181,6 +204,33 @@ def test_rounding_is_no_worse_than_torchs(
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(network=networks(norms=True), batch=BATCHES, order=ORDERS, seed=st.integers(0, 999))
+def test_normalisation_rounds_no_worse_than_torchs(
+    isa: str, network: tuple[tuple[Step, ...], tuple[int, int]], batch: int, order: str, seed: int
+) -> None:
+    """As above, with wider bounds, in units of the largest gradient: those through a normalisation are small rests of
+    large terms, whose factors PyTorch has in double precision. A channel that hardly varies beside its mean makes
+    errors of the last bits large, and nothing is compared.
+    """
+    steps, size = network
+    generator = torch.Generator().manual_seed(seed)
+    x = in_order(torch.randn((batch, steps[0].channels, *size), generator=generator), order)
+    parameters = drawn(steps, seed)
+    doubles = [p.double() for p in parameters]
+    varied = least_deviation(steps, x.double(), doubles)
+    if batch == 1 or varied < 0.05 or nearest_decision(steps, x.double(), doubles) < 1e-6:
+        return
+    truth, true_gradients = with_torch(steps, x.double(), doubles, seed)
+    single, single_gradients = with_torch(steps, x, parameters, seed)
+    result, ours = natively(isa, steps, x, parameters, seed)
+    largest = max(1.0, *(float(g.abs().max()) for g in (truth, *true_gradients)))
+    for mine, theirs, true in zip((result, *ours), (single, *single_gradients), (truth, *true_gradients), strict=True):
+        wrong = float((theirs - true).abs().max())
+        assert float((mine - true).abs().max()) <= max(8 * wrong, 64 * torch.finfo(torch.float32).eps * largest)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 def test_gradients_agree_with_finite_differences(isa: str) -> None:
     """(f(w + h) - f(w - h)) / 2h for a smooth chain (no pool, no kink): f is at most quadratic in one weight of two
     stacked convolutions, so the central difference is exact up to rounding.
@@ -210,6 +260,33 @@ def test_gradients_agree_with_finite_differences(isa: str) -> None:
             assert float(gradient.reshape(-1)[place]) == pytest.approx(values[0] - values[1], rel=1e-4, abs=1e-4)
 
 
+def test_a_hand_made_normalisation() -> None:
+    """Two images of one pixel, 1 and 3, under the kernel [[2]] and bias 5: 7 and 11, mean 9, variance 4 + eps.
+
+    With eps = 0, weight 3 and bias 1 they become 1 - 3 and 1 + 3. Of the gradients 1 and 2 the normalisation's bias
+    gets 3 and its weight -1 + 2. What shifts or scales both inputs alike, as a bias or the kernel does, changes
+    nothing. The running mean 1 goes half the way to 9, the running variance 2 half the way to the unbiased one, 8.
+    """
+    for isa in ISAS.values():
+        step = Step(1, 1, (1, 1), (1, 1), (0, 0), False, NONE, False, 0.0, norm=(0.0, 0.5))
+        stages = chain.stages((step,), 1, 1)
+        assert stages is not None
+        x = torch.tensor([1.0, 3.0]).view(2, 1, 1, 1).requires_grad_()
+        kernel = torch.full((1, 1, 1, 1), 2.0, requires_grad=True)
+        bias, factor, shift = (torch.tensor([value], requires_grad=True) for value in (5.0, 3.0, 1.0))
+        layer = Layer(kernel, bias, factor, shift, mean := torch.tensor([1.0]), variance := torch.tensor([2.0]))
+        y = chain.run(plan := Plan(stages, isa), (step,), x, [layer], learn=True)
+        assert y.flatten().tolist() == [-2.0, 4.0]
+        y.backward(torch.tensor([1.0, 2.0]).view(2, 1, 1, 1))
+        gradients = [t.grad.flatten().tolist() for t in (shift, factor, bias, kernel, x) if t.grad is not None]
+        assert gradients == [[3.0], [1.0], [0.0], [0.0], [0.0, 0.0]]
+        assert (mean.item(), variance.item()) == (5.0, 5.0)
+        variance.fill_(4.0)
+        with torch.no_grad():  # by the running moments: (7 - 5) / 2 * 3 + 1 and (11 - 5) / 2 * 3 + 1
+            assert chain.run(plan, (step,), x, [layer]).flatten().tolist() == [4.0, 10.0]
+        assert (mean.item(), variance.item()) == (5.0, 4.0)
+
+
 def test_a_hand_made_pool() -> None:
     """One 2x2 window [[1, 3], [3, 2]] under the kernel [[2]] and bias -1: 2 * 3 - 1 = 5 at the first of the threes.
 
@@ -229,8 +306,7 @@ def natively_with_ones(isa: str, steps: tuple[Step, ...], x: Tensor, parameters:
     leaves = [t.clone().requires_grad_() for t in (x, *parameters)]
     stages = chain.stages(steps, x.shape[2], x.shape[3])
     assert stages is not None
-    count = len(steps)
-    y = chain.run(Plan(stages, ISAS[isa]), steps, leaves[0], leaves[1 : 1 + count], leaves[1 + count :])
+    y = chain.run(Plan(stages, ISAS[isa]), steps, leaves[0], layers(steps, leaves[1:]))
     y.sum().backward()
     return y.detach(), [t.grad for t in leaves if t.grad is not None]
 
@@ -239,12 +315,19 @@ def natively_with_ones(isa: str, steps: tuple[Step, ...], x: Tensor, parameters:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("activation", [NONE, RELU, LEAKY])
 @pytest.mark.parametrize("pool", [False, True])
-def test_what_is_not_finite_stays_so(isa: str, bad: float, activation: int, pool: bool) -> None:
+@pytest.mark.parametrize("norm", [None, (1e-5, 0.1)])
+def test_what_is_not_finite_stays_so(
+    isa: str, bad: float, activation: int, pool: bool, norm: tuple[float, float] | None
+) -> None:
     """A diverging client must be noticed: NaN and infinities come out where PyTorch has them."""
-    steps = (Step(2, 3, (3, 3), (1, 1), (1, 1), pool, activation, False, 0.125),)
+    steps = (Step(2, 3, (3, 3), (1, 1), (1, 1), pool, activation, False, 0.125, norm),)
     x = whole_numbers((20, 2, 8, 8), 0)
     x[3, 1, 2, 5] = bad
-    parameters = [whole_numbers((3, 2, 3, 3), 1), whole_numbers((3,), 2)]
+    parameters = [
+        whole_numbers((3, 2, 3, 3), 1),
+        whole_numbers((3,), 2),
+        *([torch.ones(3), torch.zeros(3)] if norm else []),
+    ]
     expected, gradients = with_torch(steps, x, parameters, 3)
     result, ours = natively(isa, steps, x, parameters, 3)
     assert torch.equal(result.nan_to_num(1.5, 2.5, 3.5), expected.nan_to_num(1.5, 2.5, 3.5))
@@ -253,11 +336,12 @@ def test_what_is_not_finite_stays_so(isa: str, bad: float, activation: int, pool
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_the_same_call_gives_the_same_bits_whatever_came_before(isa: str) -> None:
+@pytest.mark.parametrize("norm", [None, (1e-5, 0.1)])
+def test_the_same_call_gives_the_same_bits_whatever_came_before(isa: str, norm: tuple[float, float] | None) -> None:
     """Reused memory must not shine through: a big batch between two small ones changes nothing."""
     steps = (
-        Step(3, 5, (5, 5), (1, 1), (2, 2), True, RELU, False, 0.0),
-        Step(5, 7, (3, 3), (2, 2), (0, 0), False, LEAKY, False, 0.1),
+        Step(3, 5, (5, 5), (1, 1), (2, 2), True, RELU, False, 0.0, norm),
+        Step(5, 7, (3, 3), (2, 2), (0, 0), False, LEAKY, False, 0.1, norm),
     )
     stages = chain.stages(steps, 12, 13)
     assert stages is not None
@@ -266,7 +350,7 @@ def test_the_same_call_gives_the_same_bits_whatever_came_before(isa: str) -> Non
 
     def everything(x: Tensor) -> list[Tensor]:
         leaves = [t.clone().requires_grad_() for t in (x, *parameters)]
-        y = chain.run(plan, steps, leaves[0], leaves[1:3], leaves[3:])
+        y = chain.run(plan, steps, leaves[0], layers(steps, leaves[1:]))
         y.square().sum().backward()
         return [y.detach()] + [t.grad for t in leaves if t.grad is not None]
 

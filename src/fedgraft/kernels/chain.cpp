@@ -1,8 +1,9 @@
-// Forward and backward of convolution -> (2x2 max-pooling) -> (activation) stages, batch innermost.
+// Forward and backward of convolution -> (normalisation) -> (2x2 max-pooling) -> (activation) stages, batch innermost.
 //
 // The field's networks have 3 to 64 channels, so vectors over channels run half empty. Here a vector holds ONE value
 // of LANES images, and every lane is full whatever the channels. The batch is cut into blocks of LANES images, and a
-// block goes through all stages before the next one starts, so that its maps stay in the second-level cache.
+// block goes through all stages before the next one starts, so that its maps stay in the second-level cache. Only where
+// a stage normalises by the moments of the batch do all blocks go through it together.
 //
 // This file is compiled once per instruction set (see build.py). Everything lies in an anonymous namespace and nothing
 // comes from the C++ library: were a shared inline function compiled for AVX-512 merged with its baseline twin by the
@@ -106,6 +107,12 @@ struct Shape {
     Int chunks() const { return (taps + TAPS - 1) / TAPS; }
 };
 
+// The convolution of a stage: all of it, unless a normalisation stands between it and the rest.
+inline Shape convolution(Stage s) {
+    if (s.norm) s.norm = s.pool = s.activation = 0;
+    return Shape(s);
+}
+
 // Hands out stretches of a buffer; without a buffer it only counts.
 struct Stretches {
     char* base;
@@ -118,11 +125,14 @@ struct Stretches {
     }
 };
 
-// What a block keeps for the backward pass: every stage's input, the place of each maximum, and the last output.
+// What a block keeps for the backward pass: every stage's input, the place of each maximum, and the last output; of a
+// stage that normalises also what its convolution gave.
 struct Saved {
-    V* input;
-    Mask* winners;  // which of a pool's four pixels was the largest
-    V* output;      // the next stage's input, or the last output
+    V* input = nullptr;
+    V* convolved = nullptr;
+    double* moments = nullptr;  // the mean of each channel, then its inverse deviation; in the first block alone
+    Mask* winners = nullptr;    // which of a pool's four pixels was the largest
+    V* output;                  // the next stage's input, or the last output
     Map output_map;
     Int bytes;
 
@@ -132,11 +142,29 @@ struct Saved {
         for (Int i = 0; i <= index; i++) {
             const Shape shape(stages[i]);
             input = space.next<V>(shape.input().vectors());
+            convolved = space.next<V>(shape.s.norm ? convolution(shape.s).outputs() : 0);
+            moments = space.next<double>(shape.s.norm ? 2 * shape.s.outputs : 0);
             winners = space.next<Mask>(shape.s.pool ? shape.outputs() : 0);
         }
         output = space.next<V>(output_map.vectors());
         bytes = space.used;
     }
+    // What the convolution of a stage reads and writes.
+    Saved around(const Shape& convolution, const Stage& stage) const {
+        Saved here = *this;
+        if (stage.norm) here.output = convolved, here.output_map = convolution.output();
+        return here;
+    }
+};
+
+// The blocks of a batch, which lie `apart` bytes from each other; 0 where one space serves all of them in turn.
+struct Blocks {
+    Int batch, count, apart;
+    char* memory;
+    Blocks(Int images, char* space, Int bytes)
+        : batch(images), count((images + LANES - 1) / LANES), apart(bytes), memory(space) {}
+    Int images(Int block) const { return least(LANES, batch - block * LANES); }
+    char* at(Int block) const { return memory + block * apart; }
 };
 
 // ---- layout ---------------------------------------------------------------------------------------------------------
@@ -285,39 +313,67 @@ inline V back_through(V gradient, V output, const Stage& s) {
     return gradient;
 }
 
+// Four pixels become one. The first maximum wins, and a NaN beats everything: as in PyTorch.
+inline __attribute__((always_inline)) V pooled(const V (&v)[4], Mask& winner) {
+    V best = v[0];
+    winner = Mask{};
+    for (int i = 1; i < 4; i++) {
+        const Mask better = (v[i] > best) | (v[i] != v[i]);
+        best = better ? v[i] : best;
+        winner = better ? i - Mask{} : winner;
+    }
+    return best;
+}
+
 // ---- pools, scratch space and packed weights ------------------------------------------------------------------------
 
 #include "pooled.h"
 
 // Space of one call: weights packed for the forward and for the backward pass, gradients of the maps, accumulators.
-// Each stage has its own, so that borders stay zero from call to call.
+// Each stage has its own, so that borders stay zero from call to call. Behind that lie the gradients of the first input
+// and of every stage's output, for each block that goes through a stage together with others.
 struct Scratch {
     float *packed, *flipped;
-    V *input_gradient, *gradient, *output_gradient, *weight_sums, *bias_sums;
+    V *input_gradient, *gradient, *convolved_gradient, *output_gradient, *weight_sums, *bias_sums;
+    double* sums;         // of a normalisation: two for each channel
     Stretches for_pools;  // where the space for going by patches begins
-    Int bytes;
+    Int bytes, bytes_of_a_block;
 
     Pools pools(const Shape& shape) const {
         Stretches space = for_pools;
         return Pools(shape, space);
     }
 
-    Scratch(const Stage* stages, Int index, char* block) : for_pools{block} {
-        Stretches space{block};
-        output_gradient = space.next<V>(Int(stages[0].channels) * stages[0].height * stages[0].width);
-        for (Int i = 0; i <= index; i++) {
-            const Shape shape(stages[i]);
-            packed = space.next<float>(shape.taps * shape.s.outputs);
-            flipped = space.next<float>(shape.taps * shape.s.outputs);
-            input_gradient = output_gradient;
-            gradient = space.next<V>(shape.gradient().vectors());
-            output_gradient = space.next<V>(shape.outputs());
-            weight_sums = space.next<V>(shape.chunks() * shape.s.outputs);
-            bias_sums = space.next<V>(shape.s.outputs);
-            for_pools = space;
-            if (by_patches(shape)) Pools(shape, space);
-        }
+    Scratch(const Stage* stages, Int count, Int index, char* base, Int block = 0) : for_pools{base} {
+        Stretches space{base}, one{nullptr};
+        for (Int i = 0; i <= index; i++) lay_out(stages[i], space);
+        Scratch later = *this;
+        for (Int i = index + 1; i < count; i++) later.lay_out(stages[i], space);
         bytes = space.used;
+        const Int inputs = Int(stages[0].channels) * stages[0].height * stages[0].width;
+        one.next<V>(inputs);
+        for (Int i = 0; i < count; i++) one.next<V>(Shape(stages[i]).outputs());
+        bytes_of_a_block = one.used;
+        space.used += block * bytes_of_a_block;
+        output_gradient = space.next<V>(inputs);
+        for (Int i = 0; i <= index; i++) {
+            input_gradient = output_gradient;
+            output_gradient = space.next<V>(Shape(stages[i]).outputs());
+        }
+    }
+
+   private:
+    void lay_out(const Stage& stage, Stretches& space) {
+        const Shape shape = convolution(stage);
+        packed = space.next<float>(shape.taps * stage.outputs);
+        flipped = space.next<float>(shape.taps * stage.outputs);
+        gradient = space.next<V>(shape.gradient().vectors());
+        convolved_gradient = space.next<V>(stage.norm ? shape.outputs() : 0);
+        weight_sums = space.next<V>(shape.chunks() * stage.outputs);
+        bias_sums = space.next<V>(stage.outputs);
+        sums = space.next<double>(stage.norm ? 2 * stage.outputs : 0);
+        for_pools = space;
+        if (by_patches(shape)) Pools(shape, space);
     }
 };
 
@@ -417,13 +473,8 @@ void forward_tile(const Shape& shape, const Correlation& c, const Saved& saved, 
                 if (activate_first)
                     for (int i = 0; i < 4; i++) v[i] = activated(v[i], s);
                 if (POOL) {
-                    V best = v[0];
-                    Mask winner = {};
-                    for (int i = 1; i < 4; i++) {  // the first maximum wins, and a NaN beats everything: as in PyTorch
-                        const Mask better = (v[i] > best) | (v[i] != v[i]);
-                        best = better ? v[i] : best;
-                        winner = better ? i - Mask{} : winner;
-                    }
+                    Mask winner;
+                    V best = pooled(v, winner);
                     if (!activate_first) best = activated(best, s);
                     saved.output[saved.output_map.at(first + o, y / 2, x / 2)] = best;
                     saved.winners[((first + o) * shape.out_h + y / 2) * shape.out_w + x / 2] = winner;
@@ -550,6 +601,10 @@ void backward_tile(const Shape& shape, const Saved& saved, const Scratch& scratc
     }
 }
 
+inline bool wanted(const Parameters& gradients) {
+    return gradients.weight.data || gradients.bias || gradients.norm_weight || gradients.norm_bias;
+}
+
 void write_weight_gradient(const Shape& shape, const V* sums, const Tensor4& to) {
     const Stage& s = shape.s;
     const Split out = tiles(s.outputs);
@@ -572,41 +627,61 @@ void write_weight_gradient(const Shape& shape, const V* sums, const Tensor4& to)
     }
 }
 
+// ---- batch normalisation --------------------------------------------------------------------------------------------
+
+#include "normed.h"
+
 // ---- what Python calls ----------------------------------------------------------------------------------------------
 
 int64_t saved_bytes(const Stage* stages, int64_t count) { return Saved(stages, count, count - 1, nullptr).bytes; }
 
-int64_t scratch_bytes(const Stage* stages, int64_t count) { return Scratch(stages, count - 1, nullptr).bytes; }
+int64_t scratch_bytes(const Stage* stages, int64_t count, int64_t blocks) {
+    const Scratch scratch(stages, count, count - 1, nullptr);
+    return scratch.bytes + blocks * scratch.bytes_of_a_block;
+}
 
-int64_t by_patches(const Stage* stage) { return by_patches(Shape(*stage)); }
+int64_t by_patches(const Stage* stage) { return by_patches(convolution(*stage)); }
+
+// The convolution of a stage for a block of images, with what follows it if nothing stands between.
+void convolve(const Shape& shape, const Saved& saved, const float* weights, const float* bias) {
+    const Stage& s = shape.s;
+    const Correlation c = {shape.input(), s.kernel_y, s.kernel_x, s.stride_y, s.stride_x, s.pad_y, s.pad_x};
+    const Split out = tiles(s.outputs);
+    for (Int tile = 0; tile < out.count; tile++) {
+#define CALL(O)                                                                                if (s.pool) forward_tile<O, true>(shape, c, saved, weights, bias, out.start(tile));        else forward_tile<O, false>(shape, c, saved, weights, bias, out.start(tile))
+        FOR_TILE(out.size(tile), CALL)
+#undef CALL
+        weights += out.size(tile) * shape.taps;
+    }
+}
 
 void forward(const Stage* stages, int64_t count, int64_t batch, const Tensor4* input, const Parameters* parameters,
-             float* output, char* saved_blocks, char* scratch_space, int64_t keep) {
+             float* output, char* saved_blocks, char* scratch_space, int64_t keep, int64_t learn) {
     for (Int i = 0; i < count; i++)
-        pack(stages[i], parameters[i].weight, false, Scratch(stages, i, scratch_space).packed);
-    const Int block_bytes = saved_bytes(stages, count), outputs = Shape(stages[count - 1]).outputs();
-    for (Int first = 0; first < batch; first += LANES) {
-        const Int images = least(LANES, batch - first);
-        char* block = saved_blocks + (keep ? first / LANES * block_bytes : 0);
-        take_in(*input, first, images, Shape(stages[0]).input(), Saved(stages, count, 0, block).input);
+        pack(stages[i], parameters[i].weight, false, Scratch(stages, count, i, scratch_space).packed);
+    const Int outputs = Shape(stages[count - 1]).outputs();
+    const Blocks all(batch, saved_blocks, keep || learn ? saved_bytes(stages, count) : 0);
+    const Int together = learn ? all.count : 1;
+    for (Int first = 0; first < all.count; first += together) {
+        const Int last = first + together;
+        for (Int b = first; b < last; b++)
+            take_in(*input, b * LANES, all.images(b), Shape(stages[0]).input(), Saved(stages, count, 0, all.at(b)).input);
         for (Int i = 0; i < count; i++) {
-            const Shape shape(stages[i]);
-            const Stage& s = shape.s;
-            const Saved saved(stages, count, i, block);
-            const Correlation c = {shape.input(), s.kernel_y, s.kernel_x, s.stride_y, s.stride_x, s.pad_y, s.pad_x};
-            const float* weights = Scratch(stages, i, scratch_space).packed;
-            const Split out = tiles(s.outputs);
-            for (Int tile = 0; tile < out.count; tile++) {
-#define CALL(O)                                                                                       \
-    if (s.pool) forward_tile<O, true>(shape, c, saved, weights, parameters[i].bias, out.start(tile)); \
-    else forward_tile<O, false>(shape, c, saved, weights, parameters[i].bias, out.start(tile))
-                FOR_TILE(out.size(tile), CALL)
-#undef CALL
-                weights += out.size(tile) * shape.taps;
-            }
+            const Shape shape = convolution(stages[i]);
+            const float* weights = Scratch(stages, count, i, scratch_space).packed;
+            for (Int b = first; b < last; b++)
+                convolve(shape, Saved(stages, count, i, all.at(b)).around(shape, stages[i]), weights, parameters[i].bias);
+            if (!stages[i].norm) continue;
+            double* const moments = Saved(stages, count, i, all.at(0)).moments;
+            if (learn) take_moments(stages, count, i, all, parameters[i], Scratch(stages, count, i, scratch_space).sums);
+            else recall_moments(stages[i], parameters[i], moments);
+            for (Int b = first; b < last; b++)
+                normalise(Shape(stages[i]), shape, Saved(stages, count, i, all.at(b)), moments, parameters[i]);
         }
-        const Saved last(stages, count, count - 1, block);
-        give_out(last.output_map, last.output, images, output + first * outputs);
+        for (Int b = first; b < last; b++) {
+            const Saved saved(stages, count, count - 1, all.at(b));
+            give_out(saved.output_map, saved.output, all.images(b), output + b * LANES * outputs);
+        }
     }
 }
 
@@ -637,10 +712,12 @@ void backward(const Stage* stages, int64_t count, int64_t batch, const float* ou
               char* scratch_space) {
     Int lowest = 0;  // the first stage that anybody wants a gradient of
     if (!input_gradient)
-        while (lowest < count && !gradients[lowest].weight.data && !gradients[lowest].bias) lowest++;
+        while (lowest < count && !wanted(gradients[lowest])) lowest++;
+    bool norms = false;
     for (Int i = lowest; i < count; i++) {
-        const Shape shape(stages[i]);
-        const Scratch scratch(stages, i, scratch_space);
+        const Shape shape = convolution(stages[i]);
+        const Scratch scratch(stages, count, i, scratch_space);
+        norms |= stages[i].norm != 0;
         if (i > lowest || input_gradient) pack(stages[i], parameters[i].weight, true, scratch.flipped);
         for (Int v = 0; v < shape.s.outputs; v++) scratch.bias_sums[v] = V{};
         for (Int v = 0; v < shape.chunks() * shape.s.outputs; v++) scratch.weight_sums[v] = V{};
@@ -649,31 +726,42 @@ void backward(const Stage* stages, int64_t count, int64_t batch, const float* ou
         pack_patches(stages[i], parameters[i].weight, pools);
         for (Int v = 0; v < pools.outputs * pools.patch.size(); v++) pools.sums[v] = V{};
     }
-    const Shape last(stages[count - 1]);
-    const Tensor4 from = {const_cast<float*>(output_gradient), {last.outputs(), last.out_h * last.out_w, last.out_w, 1}};
-    const Int block_bytes = saved_bytes(stages, count);
+    const Shape top(stages[count - 1]);
+    const Tensor4 from = {const_cast<float*>(output_gradient), {top.outputs(), top.out_h * top.out_w, top.out_w, 1}};
     const Map image = {planes(stages[0].channels), stages[0].height, stages[0].width, 0, 0};
-    for (Int first = 0; first < batch; first += LANES) {
-        const Int images = least(LANES, batch - first);
-        char* block = saved_blocks + first / LANES * block_bytes;
-        take_in(from, first, images, last.output(), Scratch(stages, count - 1, scratch_space).output_gradient);
+    const Blocks all(batch, saved_blocks, saved_bytes(stages, count));
+    const Int together = norms ? all.count : 1;
+    for (Int first = 0; first < all.count; first += together) {
+        const Int last = first + together;
+        for (Int b = first; b < last; b++)
+            take_in(from, b * LANES, all.images(b), top.output(),
+                    Scratch(stages, count, count - 1, scratch_space, b - first).output_gradient);
         for (Int i = count - 1; i >= lowest; i--) {
-            const Shape shape(stages[i]);
-            const Saved saved(stages, count, i, block);
-            const Scratch scratch(stages, i, scratch_space);
+            const Shape shape = convolution(stages[i]);
             const bool weights = gradients[i].weight.data, input = i > lowest || input_gradient;
-            if (!by_patches(shape) ||
-                !backward_by_patches(shape, saved, scratch.pools(shape), scratch.output_gradient, scratch.bias_sums,
-                                     input ? scratch.input_gradient : nullptr, images, weights))
-                backward_in_lanes(shape, saved, scratch, weights, input);
+            if (stages[i].norm) sum_gradients(stages, count, i, all, scratch_space, gradients[i]);
+            for (Int b = first; b < last; b++) {
+                Scratch scratch(stages, count, i, scratch_space, b - first);
+                const Saved saved(stages, count, i, all.at(b));
+                if (stages[i].norm) {
+                    back_through_norm(Shape(stages[i]), shape, saved, Saved(stages, count, i, all.at(0)).moments,
+                                      parameters[i], scratch, batch, all.images(b));
+                    scratch.output_gradient = scratch.convolved_gradient;
+                }
+                if (!by_patches(shape) ||
+                    !backward_by_patches(shape, saved, scratch.pools(shape), scratch.output_gradient, scratch.bias_sums,
+                                         input ? scratch.input_gradient : nullptr, all.images(b), weights))
+                    backward_in_lanes(shape, saved.around(shape, stages[i]), scratch, weights, input);
+            }
         }
         if (input_gradient)
-            give_out(image, Scratch(stages, 0, scratch_space).input_gradient, images,
-                     input_gradient + first * image.vectors());
+            for (Int b = first; b < last; b++)
+                give_out(image, Scratch(stages, count, 0, scratch_space, b - first).input_gradient, all.images(b),
+                         input_gradient + b * LANES * image.vectors());
     }
     for (Int i = lowest; i < count; i++) {
-        const Shape shape(stages[i]);
-        const Scratch scratch(stages, i, scratch_space);
+        const Shape shape = convolution(stages[i]);
+        const Scratch scratch(stages, count, i, scratch_space);
         if (gradients[i].weight.data) {
             write_weight_gradient(shape, scratch.weight_sums, gradients[i].weight);
             if (by_patches(shape)) add_patches(stages[i], scratch.pools(shape), gradients[i].weight);

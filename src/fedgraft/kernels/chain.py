@@ -1,4 +1,4 @@
-"""Chains of Conv2d, pooling and activation: recognising them, and running them natively under autograd."""
+"""Chains of Conv2d, BatchNorm2d, pooling and activation: recognising them, and running them under autograd."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from fedgraft.kernels.native import Lease, Plan, Stage
+from fedgraft.kernels.native import Layer, Lease, Plan, Stage
 
 NONE, RELU, LEAKY = 0, 1, 2
 
@@ -26,10 +26,21 @@ class Step(NamedTuple):
     activation: int
     activate_first: bool
     slope: float
+    norm: tuple[float, float] | None = None
+    """Epsilon and momentum of a batch normalisation right behind the convolution."""
 
-    def torch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The same in PyTorch's operations."""
+    def torch(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        norm_weight: Tensor | None = None,
+        norm_bias: Tensor | None = None,
+    ) -> Tensor:
+        """The same in PyTorch's operations, normalised by the moments of the batch."""
         x = F.conv2d(x, weight, bias, self.stride, self.pad)
+        if self.norm is not None:
+            x = F.batch_norm(x, None, None, norm_weight, norm_bias, training=True, eps=self.norm[0])
         for turn in (True, False):
             if self.activation and self.activate_first == turn:
                 x = F.relu(x) if self.activation == RELU else F.leaky_relu(x, self.slope)
@@ -82,13 +93,16 @@ def _padding(convolution: nn.Conv2d) -> tuple[int, int] | None:
 
 
 def _step_at(layers: Sequence[nn.Module]) -> tuple[Step, int] | None:
-    first, *rest = layers[:3]
+    first, *rest = layers[:4]
     if not isinstance(first, nn.Conv2d) or why_not(first):
         return None
     padding = _padding(first)
     assert padding is not None
     pool, activation, slope, activate_first, count = False, NONE, 0.0, False, 1
-    for layer in rest:
+    norm = norm_of(rest[0]) if rest else None
+    if norm is not None:
+        count = 2
+    for layer in rest[count - 1 :][:2]:
         if not pool and _is_pool(layer):
             pool = True
         elif activation == NONE and type(layer) is nn.ReLU:
@@ -101,9 +115,16 @@ def _step_at(layers: Sequence[nn.Module]) -> tuple[Step, int] | None:
     (kernel_y, kernel_x), (stride_y, stride_x) = first.kernel_size, first.stride
     step = Step(
         first.in_channels, first.out_channels, (kernel_y, kernel_x), (stride_y, stride_x), padding, pool, activation,
-        activate_first, slope,
+        activate_first, slope, norm,
     )  # fmt: skip
     return step, count
+
+
+def norm_of(layer: nn.Module) -> tuple[float, float] | None:
+    """Epsilon and momentum of a batch normalisation, if the layer is one that the kernels can do."""
+    if type(layer) is not nn.BatchNorm2d or not (layer.affine and layer.track_running_stats):
+        return None
+    return None if layer.momentum is None else (layer.eps, layer.momentum)
 
 
 def _is_pool(layer: nn.Module) -> bool:
@@ -136,15 +157,28 @@ def plan(stages: tuple[Stage, ...]) -> Plan:
     return Plan(stages)
 
 
-def run(
-    plan: Plan, steps: tuple[Step, ...], x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
-) -> Tensor:
-    """Run a chain natively, and differentiably where PyTorch would."""
-    everything = (x, *weights, *biases)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in everything):
-        result: Tensor = _Native.apply(plan, steps, x, *weights, *biases)  # type: ignore[no-untyped-call]
+def run(plan: Plan, steps: tuple[Step, ...], x: Tensor, layers: Sequence[Layer], *, learn: bool = False) -> Tensor:
+    """Run a chain natively, and differentiably where PyTorch would.
+
+    Where it normalises, ``learn`` says whether by the moments of the batch; gradients are made of those alone.
+    """
+    if differentiated(x, layers):
+        parameters = [t for layer in layers for t in layer[:PARAMETERS]]
+        moments = [layer[PARAMETERS:] for layer in layers]
+        result: Tensor = _Native.apply(plan, steps, moments, x, *parameters)  # type: ignore[no-untyped-call]
         return result
-    return plan.forward(x, weights, biases, keep=False)[0]
+    return plan.forward(x, layers, keep=False, learn=learn)[0]
+
+
+PARAMETERS = 4
+"""The first tensors of a layer are parameters; the others are running moments."""
+
+
+def differentiated(x: Tensor, layers: Sequence[Layer]) -> bool:
+    """Whether a graph is being made of what these tensors do."""
+    return torch.is_grad_enabled() and (
+        x.requires_grad or any(t is not None and t.requires_grad for layer in layers for t in layer[:PARAMETERS])
+    )
 
 
 @dataclass
@@ -162,9 +196,12 @@ class _Native(torch.autograd.Function):
     """The chain as a node of autograd's graph."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, steps: tuple[Step, ...], x: Tensor, *parameters: Tensor | None) -> Tensor:
-        weights, biases = parameters[: len(steps)], parameters[len(steps) :]
-        output, ctx.lease = plan.forward(x, weights, biases, keep=True)  # type: ignore[arg-type]
+    def forward(
+        ctx: Any, plan: Plan, steps: tuple[Step, ...], moments: list[tuple[Tensor | None, ...]], x: Tensor,
+        *parameters: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        layers = [Layer(*own, *running) for own, running in zip(_by_layer(parameters), moments, strict=True)]
+        output, ctx.lease = plan.forward(x, layers, keep=True, learn=plan.normalises)
         ctx.plan, ctx.steps = plan, steps
         ctx.save_for_backward(x, *parameters)  # x only for second derivatives: the lease holds the kernels' copy
         return output
@@ -172,28 +209,35 @@ class _Native(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        return None, None, *(_again(ctx, gradient) if torch.is_grad_enabled() else _native_backward(ctx, gradient))
+        return (
+            None,
+            None,
+            None,
+            *(_again(ctx, gradient) if torch.is_grad_enabled() else _native_backward(ctx, gradient)),
+        )
+
+
+def _by_layer(parameters: Sequence[Tensor | None]) -> list[tuple[Tensor | None, ...]]:
+    return [tuple(parameters[start : start + PARAMETERS]) for start in range(0, len(parameters), PARAMETERS)]
 
 
 def _native_backward(ctx: _Context, gradient: Tensor) -> list[Tensor | None]:
     x, *parameters = ctx.saved_tensors
-    count = len(ctx.steps)
-    wanted = ctx.needs_input_grad[2:]
+    wanted = ctx.needs_input_grad[3:]
     results = [torch.empty_like(p) if want else None for p, want in zip(parameters, wanted[1:], strict=True)]
     into = torch.empty(x.shape) if wanted[0] else None
-    ctx.plan.backward(gradient, parameters[:count], ctx.lease, results[:count], results[count:], into)
+    layers, gradients = ([Layer(*own) for own in _by_layer(each)] for each in (parameters, results))
+    ctx.plan.backward(gradient, layers, ctx.lease, gradients, into)
     return [into, *results]
 
 
 def _again(ctx: _Context, gradient: Tensor) -> list[Tensor | None]:
     """Somebody will differentiate the gradient: PyTorch does the chain once more, in operations that know how."""
     tensors = ctx.saved_tensors
-    count = len(ctx.steps)
-    x, weights, biases = tensors[0], tensors[1 : 1 + count], tensors[1 + count :]
-    y = x
-    for step, weight, bias in zip(ctx.steps, weights, biases, strict=True):
-        y = step.torch(y, weight, bias)
-    wanted = ctx.needs_input_grad[2:]
+    y, *parameters = tensors
+    for step, own in zip(ctx.steps, _by_layer(parameters), strict=True):
+        y = step.torch(y, *own)  # type: ignore[arg-type]
+    wanted = ctx.needs_input_grad[3:]
     inputs = [t for t, want in zip(tensors, wanted, strict=True) if want]
     found = iter(torch.autograd.grad(y, inputs, gradient, create_graph=True))
     return [next(found) if want else None for want in wanted]

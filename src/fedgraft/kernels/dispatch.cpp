@@ -10,7 +10,7 @@ VARIANT(avx2)
 VARIANT(avx512)
 #endif
 
-const Kernels* fedgraft_kernels_2(int64_t n) {
+const Kernels* fedgraft_kernels_3(int64_t n) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
 #endif

@@ -1,9 +1,11 @@
 """The pass that finds chains in any module, and the container that runs them."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, Literal, get_args
 
 import torch
@@ -13,7 +15,7 @@ from torch.nn.modules import module as torch_modules
 from fedgraft.base.errors import UserError, unknown
 from fedgraft.kernels import chain
 from fedgraft.kernels.chain import Step
-from fedgraft.kernels.native import Stage, library
+from fedgraft.kernels.native import Layer, Stage, library
 
 Choice = Literal["auto", "native", "torch"]
 
@@ -68,9 +70,9 @@ def worthwhile(stages: tuple[Stage, ...], batch: int) -> bool:
 
     It looks at shapes only, never at a clock: the bits differ in the last places, and a run must give the same ones
     every time. The costs are multiply-adds for training on one thread, fitted to the measurements in
-    docs/kernels.md: PyTorch fills its vectors with channels and walks over every map again for pooling and
-    activation; the native kernels fill theirs with images, and in the backward pass of a pool with patches of the
-    images that are there.
+    docs/kernels.md: PyTorch fills its vectors with channels and walks over every map again for normalisation,
+    pooling and activation; the native kernels fill theirs with images, and in the backward pass of a pool with
+    patches of the images that are there.
     """
     best = library().best()
     if best.isa.decode() not in MEASURED:
@@ -83,9 +85,12 @@ def worthwhile(stages: tuple[Stage, ...], batch: int) -> bool:
         taps = stage.channels * stage.kernel[0] * stage.kernel[1]
         channels = -(-stage.outputs // best.lanes) * best.lanes / stage.outputs
         passes = 80 if stage.pool else 16 if stage.kernel != (1, 1) else 0
-        torchs += values * (0.85 * taps * channels + passes)
         backward = 0.55 if library().by_patches(stage) else images
         natives += values * taps * (images + 2 * backward) / 3
+        if stage.norm is not None:
+            passes += 80 * channels
+            natives += values * 40 * images
+        torchs += values * (0.85 * taps * channels + passes)
     return torchs > 1.05 * natives
 
 
@@ -240,6 +245,8 @@ class Segment:
     modules: tuple[nn.Module, ...]
     """The children and all that is inside them."""
     convolutions: tuple[nn.Conv2d, ...] = ()
+    norms: tuple[nn.BatchNorm2d | None, ...] = ()
+    """The normalisation behind each convolution."""
     steps: tuple[Step, ...] = ()
 
     def plainly(self, x: Tensor) -> Tensor:
@@ -251,17 +258,46 @@ class Segment:
         """The chain's output, or None where PyTorch should run the layers."""
         if x.dim() != 4 or x.shape[1] != self.steps[0].channels or any(map(_hooked, self.modules)):
             return None
-        weights = [layer.weight for layer in self.convolutions]
-        biases = [layer.bias for layer in self.convolutions]
-        for weight, bias in zip(weights, biases, strict=True):
-            if not _ordinary(weight) or (bias is not None and not (_ordinary(bias) and bias.stride() == (1,))):
+        layers = [_layer(*both) for both in zip(self.convolutions, self.norms, strict=True)]
+        for weight, *vectors in layers:
+            if (
+                weight is None
+                or not _ordinary(weight)
+                or any(not (_ordinary(v) and v.stride() == (1,)) for v in vectors if v is not None)
+            ):
                 return None
         stages = chain.stages(self.steps, x.shape[2], x.shape[3])
         if stages is None or not (always or worthwhile(stages, x.shape[0])):
             return None
+        norms = [norm for norm in self.norms if norm is not None]
+        learn = bool(norms) and norms[0].training
+        if norms and not self._normalises(x, stages, layers, learn=learn):
+            return None
         if _seen is not None:
             _seen[id(self.modules[0])] = stages
-        return chain.run(chain.plan(stages), self.steps, x, weights, biases)
+        if learn:
+            for norm in norms:
+                norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
+        return chain.run(chain.plan(stages), self.steps, x, layers, learn=learn)
+
+    def _normalises(self, x: Tensor, stages: tuple[Stage, ...], layers: list[Layer], *, learn: bool) -> bool:
+        """Whether the normalisations are as the kernels have them: all in one mode, with what they were made with.
+
+        In training they have gradients, in evaluation none, and a batch of a single number is left to PyTorch's error.
+        """
+        for norm, step, layer in zip(self.norms, self.steps, layers, strict=True):
+            if norm is not None and (
+                norm.training != learn or chain.norm_of(norm) != step.norm or any(t is None for t in layer[2:])
+            ):
+                return False
+        if learn:
+            return all(math.prod(stage.convolved) * len(x) > 1 for stage in stages if stage.norm is not None)
+        return not chain.differentiated(x, layers)
+
+
+def _layer(convolution: nn.Conv2d, norm: nn.BatchNorm2d | None) -> Layer:
+    own = (convolution.weight, convolution.bias)
+    return Layer(*own) if norm is None else Layer(*own, norm.weight, norm.bias, norm.running_mean, norm.running_var)
 
 
 class FusedSequential(nn.Sequential):
@@ -331,7 +367,12 @@ def _cut(container: nn.Module) -> Iterator[Segment]:
         if count and ends[count - 1]:
             layers = leaves[: ends[count - 1]]
             convolutions = tuple(layer for layer in layers if isinstance(layer, nn.Conv2d))
-            yield Segment(names, modules, everything, convolutions, chain.steps(layers))
+            norms = tuple(
+                behind if isinstance(behind, nn.BatchNorm2d) else None
+                for layer, behind in zip_longest(layers, layers[1:])
+                if isinstance(layer, nn.Conv2d)
+            )
+            yield Segment(names, modules, everything, convolutions, norms, chain.steps(layers))
         else:
             yield Segment(names, modules, everything)
         position += len(taken)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +19,9 @@ class _Stage(Structure):
     _fields_ = (
         *((name, c_int32) for name in (
             "channels", "height", "width", "outputs", "kernel_y", "kernel_x", "stride_y", "stride_x", "pad_y", "pad_x",
-            "pool", "activation", "activate_first",
+            "pool", "activation", "activate_first", "norm",
         )),
-        ("slope", c_float),
+        *((name, c_float) for name in ("slope", "epsilon", "momentum")),
     )  # fmt: skip
 
 
@@ -30,13 +30,17 @@ class _Tensor4(Structure):
 
 
 class _Parameters(Structure):
-    _fields_ = (("weight", _Tensor4), ("bias", c_void_p))
+    _fields_ = (
+        ("weight", _Tensor4),
+        *((name, c_void_p) for name in ("bias", "norm_weight", "norm_bias", "mean", "variance")),
+    )
 
 
 _SIZE = CFUNCTYPE(c_int64, c_void_p, c_int64)
+_SIZE_OF_BLOCKS = CFUNCTYPE(c_int64, c_void_p, c_int64, c_int64)
 _QUESTION = CFUNCTYPE(c_int64, c_void_p)
 _FORWARD = CFUNCTYPE(
-    None, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int64
+    None, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64
 )  # fmt: skip
 _BACKWARD = CFUNCTYPE(None, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)
 
@@ -46,7 +50,7 @@ class _Kernels(Structure):
         ("isa", c_char_p),
         ("lanes", c_int64),
         ("saved_bytes", _SIZE),
-        ("scratch_bytes", _SIZE),
+        ("scratch_bytes", _SIZE_OF_BLOCKS),
         ("by_patches", _QUESTION),
         ("forward", _FORWARD),
         ("backward", _BACKWARD),
@@ -78,7 +82,7 @@ def library() -> Library:
     if not path.exists():
         return Library(problem="they were not compiled; python -m fedgraft.kernels does that with a C++ compiler")
     try:
-        entry = ctypes.CDLL(str(path)).fedgraft_kernels_2  # as in chain.h
+        entry = ctypes.CDLL(str(path)).fedgraft_kernels_3  # as in chain.h
     except OSError as error:
         return Library(problem=f"the compiled library cannot be loaded: {error}")
     except AttributeError:
@@ -108,6 +112,8 @@ class Stage(NamedTuple):
     activation: int
     activate_first: bool
     slope: float
+    norm: tuple[float, float] | None = None
+    """Epsilon and momentum of a batch normalisation right behind the convolution."""
 
     @property
     def convolved(self) -> tuple[int, int]:
@@ -129,8 +135,20 @@ class Stage(NamedTuple):
     def structure(self) -> _Stage:
         return _Stage(
             self.channels, self.height, self.width, self.outputs, *self.kernel, *self.stride, *self.pad,
-            self.pool, self.activation, self.activate_first, self.slope,
+            self.pool, self.activation, self.activate_first, self.norm is not None, self.slope, *(self.norm or (0, 0)),
         )  # fmt: skip
+
+
+class Layer(NamedTuple):
+    """The tensors of a stage, or their gradients; None where there is none, or none is wanted."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    norm_weight: Tensor | None = None
+    norm_bias: Tensor | None = None
+    mean: Tensor | None = None
+    variance: Tensor | None = None
+    """The running moments of a batch normalisation."""
 
 
 class Lease:
@@ -169,47 +187,54 @@ class Plan:
     _saved: list[Tensor] = field(init=False, default_factory=list)
     _scratch: list[Tensor] = field(init=False, default_factory=list)
     _block_bytes: int = field(init=False)
-    _scratch_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         structures = (_Stage * len(self.stages))(*(stage.structure() for stage in self.stages))
         object.__setattr__(self, "_structures", structures)
         object.__setattr__(self, "_block_bytes", self.kernels.saved_bytes(structures, len(self.stages)))
-        object.__setattr__(self, "_scratch_bytes", self.kernels.scratch_bytes(structures, len(self.stages)))
 
-    def forward(
-        self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], *, keep: bool
-    ) -> tuple[Tensor, Lease]:
-        """Run the chain; with ``keep``, the lease holds what the backward pass needs."""
+    @cached_property
+    def normalises(self) -> bool:
+        """Whether all images of a batch go through a stage together when it is trained."""
+        return any(stage.norm is not None for stage in self.stages)
+
+    def forward(self, x: Tensor, layers: Sequence[Layer], *, keep: bool, learn: bool = False) -> tuple[Tensor, Lease]:
+        """Run the chain; with ``keep``, the lease holds what the backward pass needs.
+
+        A chain that normalises does so by the running moments, or, with ``learn``, by those of the batch, towards which
+        the running ones then move.
+        """
         x = in_known_order(x)
         batch = x.shape[0]
         output = torch.empty((batch, *self.stages[-1].shape))
-        blocks = -(-batch // self.kernels.lanes) if keep else 1
-        saved, scratch = Lease(self._saved, blocks * self._block_bytes), Lease(self._scratch, self._scratch_bytes)
+        blocks = -(-batch // self.kernels.lanes) if keep or learn else 1
+        saved, scratch = Lease(self._saved, blocks * self._block_bytes), self._lend_scratch(1)
         source = _Tensor4(x.data_ptr(), x.stride())
         self.kernels.forward(
-            self._structures, len(self.stages), batch, ctypes.addressof(source), _parameters(weights, biases),
-            output.data_ptr(), saved.address, scratch.address, keep,
+            self._structures, len(self.stages), batch, ctypes.addressof(source), _parameters(layers),
+            output.data_ptr(), saved.address, scratch.address, keep, learn,
         )  # fmt: skip
         return output, saved
 
     def backward(
         self,
         gradient: Tensor,
-        weights: Sequence[Tensor],
+        layers: Sequence[Layer],
         saved: Lease,
-        weight_gradients: Sequence[Tensor | None],
-        bias_gradients: Sequence[Tensor | None],
+        gradients: Sequence[Layer],
         input_gradient: Tensor | None,
     ) -> None:
         """Fill the gradients that are not None, from the memory that the forward pass left."""
         gradient = gradient.contiguous()
-        scratch = Lease(self._scratch, self._scratch_bytes)
+        batch = gradient.shape[0]
+        scratch = self._lend_scratch(-(-batch // self.kernels.lanes) if self.normalises else 1)
         self.kernels.backward(
-            self._structures, len(self.stages), gradient.shape[0], gradient.data_ptr(),
-            _parameters(weights, [None] * len(weights)), _parameters(weight_gradients, bias_gradients),
+            self._structures, len(self.stages), batch, gradient.data_ptr(), _parameters(layers), _parameters(gradients),
             None if input_gradient is None else input_gradient.data_ptr(), saved.address, scratch.address,
         )  # fmt: skip
+
+    def _lend_scratch(self, blocks: int) -> Lease:
+        return Lease(self._scratch, self.kernels.scratch_bytes(self._structures, len(self.stages), blocks))
 
 
 def in_known_order(x: Tensor) -> Tensor:
@@ -225,12 +250,14 @@ def in_known_order(x: Tensor) -> Tensor:
     return x.contiguous()
 
 
-def _parameters(weights: Sequence[Tensor | None], biases: Sequence[Tensor | None]) -> Any:
-    array = (_Parameters * len(weights))()
-    for entry, weight, bias in zip(array, weights, biases, strict=True):
+def _parameters(layers: Sequence[Layer]) -> Any:
+    array = (_Parameters * len(layers))()
+    for entry, layer in zip(array, layers, strict=True):
+        weight, *vectors = layer
         if weight is not None:
             entry.weight.data = weight.data_ptr()
             entry.weight.strides[:] = weight.stride()
-        if bias is not None:
-            entry.bias = bias.data_ptr()
+        for name, vector in zip(Layer._fields[1:], vectors, strict=True):
+            if vector is not None:
+                setattr(entry, name, vector.data_ptr())
     return array
