@@ -225,6 +225,32 @@ def kill_one(out: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.xdist_group("slurm")
 @pytest.mark.usefixtures("cluster")
+def test_an_array_does_every_run_once_with_the_bits_of_one_machine(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    words = ["compare", "fedper", *SMALL, "--rounds", "3", "--seeds", "1", "--fresh"]
+    out, alone = tmp_path / "comparison", tmp_path / "alone"
+    handed = fedgraft(*words, "--out", str(out), "--slurm", "partition=usual,time=10:00")
+    assert handed.returncode == 0, handed.stderr
+    assert "3 runs in Slurm's array" in handed.stdout
+    agenda = Agenda.read(out)
+    within(120, lambda: not agenda.left())
+    within(60, lambda: (out / "comparison.json").exists())
+    for entry in agenda.entries:
+        log = (out / "queue" / f"{entry.directory}.log").read_text()
+        assert (log.count("began"), log.count("finished")) == (1, 1)
+    assert fedgraft(*words, "--out", str(alone)).returncode == 0
+    assert bits(agenda) == bits(Agenda.read(alone))
+    within(60, lambda: not jobs(out))
+    assert str(Queue(out)) == "Slurm: no job left"
+    over = fedgraft("work", str(out), "--slurm", "time=10:00")
+    assert over.returncode == 2
+    assert "no run is left" in over.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.xdist_group("slurm")
+@pytest.mark.usefixtures("cluster")
 def test_an_array_of_eight_runs_survives_preemption_and_a_kill(tmp_path: Path) -> None:
     pytest.importorskip("submitit")
     out = tmp_path / "comparison"
@@ -255,10 +281,6 @@ def test_an_array_of_eight_runs_survives_preemption_and_a_kill(tmp_path: Path) -
     assert bits(agenda) == bits(Agenda.read(alone))
     said("scancel", "--user=root")  # what was preempted waits two minutes before it starts, and finds nothing to do
     within(60, lambda: not jobs(out))
-    assert str(Queue(out)) == "Slurm: no job left"
-    over = fedgraft("work", str(out), "--slurm", "time=10:00")
-    assert over.returncode == 2
-    assert "no run is left" in over.stderr
 
 
 @pytest.mark.slow
