@@ -157,16 +157,6 @@ struct Saved {
     }
 };
 
-// The blocks of a batch, which lie `apart` bytes from each other; 0 where one space serves all of them in turn.
-struct Blocks {
-    Int batch, count, apart;
-    char* memory;
-    Blocks(Int images, char* space, Int bytes)
-        : batch(images), count((images + LANES - 1) / LANES), apart(bytes), memory(space) {}
-    Int images(Int block) const { return least(LANES, batch - block * LANES); }
-    char* at(Int block) const { return memory + block * apart; }
-};
-
 // ---- layout ---------------------------------------------------------------------------------------------------------
 
 // The lower (upper) halves of two vectors, lane by lane in turn.
@@ -627,6 +617,20 @@ void write_weight_gradient(const Shape& shape, const V* sums, const Tensor4& to)
     }
 }
 
+// One call: the stages, and the memory of the batch's blocks, which lie `apart` bytes from each other (0 where one
+// space serves all of them in turn).
+struct Chain {
+    const Stage* stages;
+    Int count, batch, apart;
+    char *memory, *scratch_space;
+
+    Int blocks() const { return (batch + LANES - 1) / LANES; }
+    Int images(Int block) const { return least(LANES, batch - block * LANES); }
+    Saved saved(Int stage, Int block) const { return Saved(stages, count, stage, memory + block * apart); }
+    Scratch scratch(Int stage, Int block = 0) const { return Scratch(stages, count, stage, scratch_space, block); }
+    double* moments(Int stage) const { return saved(stage, 0).moments; }
+};
+
 // ---- batch normalisation --------------------------------------------------------------------------------------------
 
 #include "normed.h"
@@ -648,7 +652,9 @@ void convolve(const Shape& shape, const Saved& saved, const float* weights, cons
     const Correlation c = {shape.input(), s.kernel_y, s.kernel_x, s.stride_y, s.stride_x, s.pad_y, s.pad_x};
     const Split out = tiles(s.outputs);
     for (Int tile = 0; tile < out.count; tile++) {
-#define CALL(O)                                                                                if (s.pool) forward_tile<O, true>(shape, c, saved, weights, bias, out.start(tile));        else forward_tile<O, false>(shape, c, saved, weights, bias, out.start(tile))
+#define CALL(O)                                                                         \
+    if (s.pool) forward_tile<O, true>(shape, c, saved, weights, bias, out.start(tile)); \
+    else forward_tile<O, false>(shape, c, saved, weights, bias, out.start(tile))
         FOR_TILE(out.size(tile), CALL)
 #undef CALL
         weights += out.size(tile) * shape.taps;
@@ -657,30 +663,28 @@ void convolve(const Shape& shape, const Saved& saved, const float* weights, cons
 
 void forward(const Stage* stages, int64_t count, int64_t batch, const Tensor4* input, const Parameters* parameters,
              float* output, char* saved_blocks, char* scratch_space, int64_t keep, int64_t learn) {
-    for (Int i = 0; i < count; i++)
-        pack(stages[i], parameters[i].weight, false, Scratch(stages, count, i, scratch_space).packed);
-    const Int outputs = Shape(stages[count - 1]).outputs();
-    const Blocks all(batch, saved_blocks, keep || learn ? saved_bytes(stages, count) : 0);
-    const Int together = learn ? all.count : 1;
-    for (Int first = 0; first < all.count; first += together) {
+    const Int apart = keep || learn ? saved_bytes(stages, count) : 0;
+    const Chain chain = {stages, count, batch, apart, saved_blocks, scratch_space};
+    for (Int i = 0; i < count; i++) pack(stages[i], parameters[i].weight, false, chain.scratch(i).packed);
+    const Int outputs = Shape(stages[count - 1]).outputs(), together = learn ? chain.blocks() : 1;
+    for (Int first = 0; first < chain.blocks(); first += together) {
         const Int last = first + together;
         for (Int b = first; b < last; b++)
-            take_in(*input, b * LANES, all.images(b), Shape(stages[0]).input(), Saved(stages, count, 0, all.at(b)).input);
+            take_in(*input, b * LANES, chain.images(b), Shape(stages[0]).input(), chain.saved(0, b).input);
         for (Int i = 0; i < count; i++) {
             const Shape shape = convolution(stages[i]);
-            const float* weights = Scratch(stages, count, i, scratch_space).packed;
+            const float* weights = chain.scratch(i).packed;
             for (Int b = first; b < last; b++)
-                convolve(shape, Saved(stages, count, i, all.at(b)).around(shape, stages[i]), weights, parameters[i].bias);
+                convolve(shape, chain.saved(i, b).around(shape, stages[i]), weights, parameters[i].bias);
             if (!stages[i].norm) continue;
-            double* const moments = Saved(stages, count, i, all.at(0)).moments;
-            if (learn) take_moments(stages, count, i, all, parameters[i], Scratch(stages, count, i, scratch_space).sums);
-            else recall_moments(stages[i], parameters[i], moments);
+            if (learn) take_moments(chain, i, parameters[i]);
+            else recall_moments(stages[i], parameters[i], chain.moments(i));
             for (Int b = first; b < last; b++)
-                normalise(Shape(stages[i]), shape, Saved(stages, count, i, all.at(b)), moments, parameters[i]);
+                normalise(Shape(stages[i]), shape, chain.saved(i, b), chain.moments(i), parameters[i]);
         }
         for (Int b = first; b < last; b++) {
-            const Saved saved(stages, count, count - 1, all.at(b));
-            give_out(saved.output_map, saved.output, all.images(b), output + b * LANES * outputs);
+            const Saved saved = chain.saved(count - 1, b);
+            give_out(saved.output_map, saved.output, chain.images(b), output + b * LANES * outputs);
         }
     }
 }
@@ -713,10 +717,11 @@ void backward(const Stage* stages, int64_t count, int64_t batch, const float* ou
     Int lowest = 0;  // the first stage that anybody wants a gradient of
     if (!input_gradient)
         while (lowest < count && !wanted(gradients[lowest])) lowest++;
+    const Chain chain = {stages, count, batch, saved_bytes(stages, count), saved_blocks, scratch_space};
     bool norms = false;
     for (Int i = lowest; i < count; i++) {
         const Shape shape = convolution(stages[i]);
-        const Scratch scratch(stages, count, i, scratch_space);
+        const Scratch scratch = chain.scratch(i);
         norms |= stages[i].norm != 0;
         if (i > lowest || input_gradient) pack(stages[i], parameters[i].weight, true, scratch.flipped);
         for (Int v = 0; v < shape.s.outputs; v++) scratch.bias_sums[v] = V{};
@@ -729,39 +734,37 @@ void backward(const Stage* stages, int64_t count, int64_t batch, const float* ou
     const Shape top(stages[count - 1]);
     const Tensor4 from = {const_cast<float*>(output_gradient), {top.outputs(), top.out_h * top.out_w, top.out_w, 1}};
     const Map image = {planes(stages[0].channels), stages[0].height, stages[0].width, 0, 0};
-    const Blocks all(batch, saved_blocks, saved_bytes(stages, count));
-    const Int together = norms ? all.count : 1;
-    for (Int first = 0; first < all.count; first += together) {
+    const Int together = norms ? chain.blocks() : 1;
+    for (Int first = 0; first < chain.blocks(); first += together) {
         const Int last = first + together;
         for (Int b = first; b < last; b++)
-            take_in(from, b * LANES, all.images(b), top.output(),
-                    Scratch(stages, count, count - 1, scratch_space, b - first).output_gradient);
+            take_in(from, b * LANES, chain.images(b), top.output(),
+                    chain.scratch(count - 1, b - first).output_gradient);
         for (Int i = count - 1; i >= lowest; i--) {
             const Shape shape = convolution(stages[i]);
             const bool weights = gradients[i].weight.data, input = i > lowest || input_gradient;
-            if (stages[i].norm) sum_gradients(stages, count, i, all, scratch_space, gradients[i]);
+            if (stages[i].norm) sum_gradients(chain, i, gradients[i]);
             for (Int b = first; b < last; b++) {
-                Scratch scratch(stages, count, i, scratch_space, b - first);
-                const Saved saved(stages, count, i, all.at(b));
+                Scratch scratch = chain.scratch(i, b - first);
+                const Saved saved = chain.saved(i, b);
                 if (stages[i].norm) {
-                    back_through_norm(Shape(stages[i]), shape, saved, Saved(stages, count, i, all.at(0)).moments,
-                                      parameters[i], scratch, batch, all.images(b));
+                    back_through_norm(chain, i, b, parameters[i]);
                     scratch.output_gradient = scratch.convolved_gradient;
                 }
                 if (!by_patches(shape) ||
                     !backward_by_patches(shape, saved, scratch.pools(shape), scratch.output_gradient, scratch.bias_sums,
-                                         input ? scratch.input_gradient : nullptr, all.images(b), weights))
+                                         input ? scratch.input_gradient : nullptr, chain.images(b), weights))
                     backward_in_lanes(shape, saved.around(shape, stages[i]), scratch, weights, input);
             }
         }
         if (input_gradient)
             for (Int b = first; b < last; b++)
-                give_out(image, Scratch(stages, count, 0, scratch_space, b - first).input_gradient, all.images(b),
+                give_out(image, chain.scratch(0, b - first).input_gradient, chain.images(b),
                          input_gradient + b * LANES * image.vectors());
     }
     for (Int i = lowest; i < count; i++) {
         const Shape shape = convolution(stages[i]);
-        const Scratch scratch(stages, count, i, scratch_space);
+        const Scratch scratch = chain.scratch(i);
         if (gradients[i].weight.data) {
             write_weight_gradient(shape, scratch.weight_sums, gradients[i].weight);
             if (by_patches(shape)) add_patches(stages[i], scratch.pools(shape), gradients[i].weight);

@@ -41,23 +41,22 @@ inline __attribute__((always_inline)) double summed(Int count, Value value) {
 }
 
 // The mean of each channel over the batch and its inverse deviation, and a step of the running moments towards them.
-void take_moments(const Stage* stages, Int count, Int index, const Blocks& all, const Parameters& parameters,
-                  double* sums) {
-    const Stage& s = stages[index];
+void take_moments(const Chain& chain, Int index, const Parameters& parameters) {
+    const Stage& s = chain.stages[index];
     const Int outputs = s.outputs, pixels = convolution(s).outputs() / outputs;
-    const double n = double(all.batch) * double(pixels);
-    double *const mean = Saved(stages, count, index, all.at(0)).moments, *const inverse = mean + outputs;
+    const double n = double(chain.batch) * double(pixels);
+    double *const mean = chain.moments(index), *const inverse = mean + outputs, *const sums = chain.scratch(index).sums;
     for (Int o = 0; o < 2 * outputs; o++) sums[o] = 0;
-    for (Int b = 0; b < all.count; b++) {
-        const V* y = Saved(stages, count, index, all.at(b)).convolved;
-        const Mask there = present(all.images(b));
+    for (Int b = 0; b < chain.blocks(); b++) {
+        const V* y = chain.saved(index, b).convolved;
+        const Mask there = present(chain.images(b));
         for (Int o = 0; o < outputs; o++, y += pixels)
             sums[o] += summed(pixels, [=](Int i) { return there ? y[i] : V{}; });
     }
     for (Int o = 0; o < outputs; o++) mean[o] = sums[o] / n;
-    for (Int b = 0; b < all.count; b++) {
-        const V* y = Saved(stages, count, index, all.at(b)).convolved;
-        const Mask there = present(all.images(b));
+    for (Int b = 0; b < chain.blocks(); b++) {
+        const V* y = chain.saved(index, b).convolved;
+        const Mask there = present(chain.images(b));
         for (Int o = 0; o < outputs; o++, y += pixels) {
             const V middle = float(mean[o]) - V{};
             sums[outputs + o] += summed(pixels, [=](Int i) {
@@ -115,17 +114,16 @@ void normalise(const Shape& shape, const Shape& conv, const Saved& saved, const 
 
 // Sums over the batch of the gradients behind the normalisation, and of their products with y - mean; they are the
 // gradients of its bias and, but for the deviation, of its weight.
-void sum_gradients(const Stage* stages, Int count, Int index, const Blocks& all, char* scratch_space,
-                   const Parameters& gradients) {
-    const Shape shape(stages[index]), conv = convolution(stages[index]);
+void sum_gradients(const Chain& chain, Int index, const Parameters& gradients) {
+    const Shape shape(chain.stages[index]), conv = convolution(chain.stages[index]);
     const Stage& s = shape.s;
     const Int pixels = conv.conv_h * conv.conv_w, pools = shape.out_h * shape.out_w, below = conv.conv_w;
-    const double* const moments = Saved(stages, count, index, all.at(0)).moments;
-    double* const sums = Scratch(stages, count, index, scratch_space).sums;
+    const double* const moments = chain.moments(index);
+    double* const sums = chain.scratch(index).sums;
     for (Int o = 0; o < 2 * s.outputs; o++) sums[o] = 0;
-    for (Int b = 0; b < all.count; b++) {
-        const Saved saved(stages, count, index, all.at(b));
-        const V* gradient = Scratch(stages, count, index, scratch_space, b).output_gradient;
+    for (Int b = 0; b < chain.blocks(); b++) {
+        const Saved saved = chain.saved(index, b);
+        const V* gradient = chain.scratch(index, b).output_gradient;
         for (Int o = 0; o < s.outputs; o++) {
             const V middle = float(moments[o]) - V{};
             Wide total = {}, products = {};
@@ -161,12 +159,15 @@ void sum_gradients(const Stage* stages, Int count, Int index, const Blocks& all,
 
 // The gradient of what the convolution gave, for a block. All pixels of the batch have moved the moments, so all of
 // them get a gradient, whoever won a pool; absent images get none.
-void back_through_norm(const Shape& shape, const Shape& conv, const Saved& saved, const double* moments,
-                       const Parameters& parameters, const Scratch& scratch, Int batch, Int images) {
+void back_through_norm(const Chain& chain, Int index, Int block, const Parameters& parameters) {
+    const Shape shape(chain.stages[index]), conv = convolution(chain.stages[index]);
     const Stage& s = shape.s;
     const Int pixels = conv.conv_h * conv.conv_w, below = conv.conv_w;
-    const double n = double(batch) * double(pixels);
-    const Mask there = present(images);
+    const double n = double(chain.batch) * double(pixels);
+    const double* const moments = chain.moments(index);
+    const Saved saved = chain.saved(index, block);
+    const Scratch scratch = chain.scratch(index, block);
+    const Mask there = present(chain.images(block));
     const V* gradient = scratch.output_gradient;
     const Mask* winner = saved.winners;
     for (Int o = 0; o < s.outputs; o++) {
