@@ -277,6 +277,27 @@ def test_a_chain_is_run_stage_by_stage() -> None:
         assert torch.equal(expected[-1], model(x))
 
 
+def test_stages_are_run_by_slices_of_their_container() -> None:
+    """A container may know a faster way than one module after another; modules that are no neighbours have none."""
+    asked: list[tuple[str, ...]] = []
+
+    class Fast(nn.Sequential):
+        def forward(self, input: Tensor) -> Tensor:
+            asked.append(tuple(type(layer).__name__ for layer in self))
+            return super().forward(input)
+
+    kind = architecture(
+        lambda: Fast(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU()), 3, head="2"
+    )
+    model, network, x = kind.model(), layers_of(kind), torch.randn(5, 3)
+    model.module.eval()
+    asked.clear()
+    outputs = Walk(model, network).outputs(x, 0, 2)
+    assert asked == [("Linear", "Tanh"), ("Linear", "BatchNorm1d", "ReLU")]
+    for ours, theirs in zip(outputs, by_hand(model.module, x, names(network)), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 class Residual(nn.Module):
     """Functional activations and a way around: only the whole network can run it."""
 

@@ -600,6 +600,17 @@ def test_nested_containers_join_one_chain(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @needs_native
+def test_a_slice_is_run_by_the_same_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = stack(), example(4, 3, 16, 16)
+    for choice, expected in (("native", [4]), ("torch", [])):
+        kernels.accelerate(module, x, choice)
+        batches = counted(monkeypatch)
+        assert close(module[3:6](stack()[:3](x)), stack()[:6](x))
+        assert batches == expected
+        monkeypatch.undo()
+
+
+@needs_native
 def test_an_exchanged_layer_is_noticed() -> None:
     module = stack()
     kernels.accelerate(module, example(2, 3, 16, 16), "native")

@@ -312,6 +312,12 @@ class FusedSequential(nn.Sequential):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_known_segments"}
 
+    def __getitem__(self, idx: slice | int) -> Any:
+        found = super().__getitem__(idx)
+        if isinstance(idx, slice):
+            found.__dict__["kernels"] = self.kernels
+        return found
+
     def forward(self, input: Tensor) -> Tensor:
         x, always = input, self.kernels == "native"
         native = self.kernels != "torch" and available() and _ordinary(x) and not _watched_by_torch()
