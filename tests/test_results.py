@@ -39,7 +39,8 @@ def test_every_measurement_belongs_to_a_cell_and_says_how_to_repeat_it() -> None
 
 
 def _one(method: str, seed: int) -> Measurement:
-    return next(run for run in RUNS if (run.recipe, run.method, run.seed) == ("fedapa", method, seed))
+    wanted = ("fedapa", method, seed, "cifar10")
+    return next(run for run in RUNS if (run.recipe, run.method, run.seed, run.config.dataset) == wanted)
 
 
 def test_figures_are_those_that_were_measured() -> None:
