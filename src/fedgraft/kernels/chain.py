@@ -101,8 +101,8 @@ def _step_at(layers: Sequence[nn.Module]) -> tuple[Step, int] | None:
     pool, activation, slope, activate_first, count = False, NONE, 0.0, False, 1
     norm = norm_of(rest[0]) if rest else None
     if norm is not None:
-        count = 2
-    for layer in rest[count - 1 :][:2]:
+        rest, count = rest[1:], 2
+    for layer in rest[:2]:
         if not pool and _is_pool(layer):
             pool = True
         elif activation == NONE and type(layer) is nn.ReLU:
@@ -209,12 +209,8 @@ class _Native(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        return (
-            None,
-            None,
-            None,
-            *(_again(ctx, gradient) if torch.is_grad_enabled() else _native_backward(ctx, gradient)),
-        )
+        found = _again(ctx, gradient) if torch.is_grad_enabled() else _native_backward(ctx, gradient)
+        return None, None, None, *found
 
 
 def _by_layer(parameters: Sequence[Tensor | None]) -> list[tuple[Tensor | None, ...]]:

@@ -259,13 +259,8 @@ class Segment:
         if x.dim() != 4 or x.shape[1] != self.steps[0].channels or any(map(_hooked, self.modules)):
             return None
         layers = [_layer(*both) for both in zip(self.convolutions, self.norms, strict=True)]
-        for weight, *vectors in layers:
-            if (
-                weight is None
-                or not _ordinary(weight)
-                or any(not (_ordinary(v) and v.stride() == (1,)) for v in vectors if v is not None)
-            ):
-                return None
+        if not all(map(_readable, layers)):
+            return None
         stages = chain.stages(self.steps, x.shape[2], x.shape[3])
         if stages is None or not (always or worthwhile(stages, x.shape[0])):
             return None
@@ -298,6 +293,16 @@ class Segment:
 def _layer(convolution: nn.Conv2d, norm: nn.BatchNorm2d | None) -> Layer:
     own = (convolution.weight, convolution.bias)
     return Layer(*own) if norm is None else Layer(*own, norm.weight, norm.bias, norm.running_mean, norm.running_var)
+
+
+def _readable(layer: Layer) -> bool:
+    """Whether the kernels can read all tensors of a layer."""
+    weight, *vectors = layer
+    return (
+        weight is not None
+        and _ordinary(weight)
+        and all(v is None or (_ordinary(v) and v.stride() == (1,)) for v in vectors)
+    )
 
 
 class FusedSequential(nn.Sequential):
