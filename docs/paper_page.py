@@ -182,6 +182,16 @@ class Words:
         ]
         return ", ".join(found) or "none"
 
+    def exceeded(self, item: str, column: str, by: str = "") -> str:
+        """How many of a column's published figures are below ours: those of the same rows, or of one cell."""
+        pairs = [
+            (self.outcome(item, by or cell.name).mean, cell.published)
+            for cell in self.paper.item(item).cells
+            if cell.column == column and cell.quantity == ACCURACY
+        ]
+        found = [ours > theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+        return f"{sum(found)} of {len(found)}"
+
     def _against(self, item: str, base: str) -> Iterator[tuple[Cell, dict[int, float]]]:
         """The other cells of a column, with their difference to one of them by draw."""
         first = self.outcome(item, base)
