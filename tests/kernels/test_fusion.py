@@ -487,79 +487,6 @@ def test_what_the_kernels_cannot_do_splits_the_chain() -> None:
     assert close(module[1].running_mean, plain[1].running_mean)  # type: ignore[arg-type]
 
 
-# batch normalisation
-
-
-@needs_native
-@pytest.mark.parametrize("batch", [2, 15, 16, 37])
-def test_training_with_batch_normalisation_is_as_in_torch(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of training, each followed by an evaluation: gradients, running moments and their count, outputs."""
-    plain, fused = normed(), normed()
-    (found,) = kernels.accelerate(fused, example(2, 3, 16, 16), "native").chains
-    assert found.layers == ("0", "1", "2", "3", "4", "5", "6", "7", "8")
-    batches = counted(monkeypatch)
-    for turn in range(3):
-        x, labels = example(batch, 3, 16, 16, seed=turn), torch.arange(batch) % 4
-        for mine, theirs in zip(step(fused.train(), x, labels), step(plain.train(), x, labels), strict=True):
-            assert close(mine, theirs)
-        with torch.no_grad():
-            for mine, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
-                assert mine.grad is not None
-                theirs.sub_(mine.grad, alpha=0.05)
-                mine.copy_(theirs)
-            assert close(fused(x), plain(x)), "training mode without gradients moves the running moments as well"
-            assert close(fused.eval()(x), plain.eval()(x))
-        for mine, theirs in zip(fused.buffers(), plain.buffers(), strict=True):
-            assert close(mine, theirs)
-    assert batches == [batch] * 9
-    assert [int(buffer) for name, buffer in fused.named_buffers() if "num_batches" in name] == [6, 6]
-
-
-@needs_native
-@pytest.mark.parametrize("change", [
-    lambda m: setattr(m[1], "momentum", None),
-    lambda m: setattr(m[1], "eps", 0.5),
-    lambda m: m[5].__dict__["_buffers"].update(running_mean=None, running_var=None),
-    lambda m: m[5].eval(),
-    lambda m: m.eval(),
-])  # fmt: skip
-def test_a_normalisation_that_is_not_as_it_was_goes_to_torch(
-    change: Callable[[nn.Sequential], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Changed settings, modes that differ, and gradients in evaluation mode."""
-    plain, fused = normed(), normed()
-    kernels.accelerate(fused, example(2, 3, 16, 16), "native")
-    x, labels = example(9, 3, 16, 16), torch.arange(9) % 4
-    for module in (plain, fused):
-        module(x)
-        change(module)
-    batches = counted(monkeypatch)
-    for mine, theirs in zip(step(fused, x, labels), step(plain, x, labels), strict=True):
-        assert close(mine, theirs)
-    assert batches == []
-
-
-@needs_native
-def test_one_number_to_a_channel_is_torchs_error() -> None:
-    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
-    kernels.accelerate(module, example(2, 1, 3, 3), "native")
-    module(example(2, 1, 3, 3))
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        module(example(1, 1, 3, 3))
-
-
-@needs_native
-def test_normalisations_that_the_kernels_do_not_have_split_the_chain() -> None:
-    others = [
-        nn.BatchNorm2d(4, affine=False), nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4, momentum=None),
-        nn.InstanceNorm2d(4),
-    ]  # fmt: skip
-    for other in others:
-        module = nn.Sequential(nn.Conv2d(2, 4, 3), other, nn.ReLU())
-        (found,) = kernels.accelerate(module, example(2, 2, 8, 8), "native").chains
-        assert found.layers == ("0",)
-
-
 @needs_native
 def test_nested_containers_join_one_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     def build() -> nn.Sequential:
@@ -632,6 +559,79 @@ def test_convolutions_without_bias() -> None:
     x, labels = example(5, 2, 8, 8), torch.arange(5) % 4
     for mine, theirs in zip(step(module, x, labels), step(plain, x, labels), strict=True):
         assert close(mine, theirs)
+
+
+# batch normalisation
+
+
+@needs_native
+@pytest.mark.parametrize("batch", [2, 15, 16, 37])
+def test_training_with_batch_normalisation_is_as_in_torch(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of training, each followed by an evaluation: gradients, running moments and their count, outputs."""
+    plain, fused = normed(), normed()
+    (found,) = kernels.accelerate(fused, example(2, 3, 16, 16), "native").chains
+    assert found.layers == ("0", "1", "2", "3", "4", "5", "6", "7", "8")
+    batches = counted(monkeypatch)
+    for turn in range(3):
+        x, labels = example(batch, 3, 16, 16, seed=turn), torch.arange(batch) % 4
+        for mine, theirs in zip(step(fused.train(), x, labels), step(plain.train(), x, labels), strict=True):
+            assert close(mine, theirs)
+        with torch.no_grad():
+            for mine, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
+                assert mine.grad is not None
+                theirs.sub_(mine.grad, alpha=0.05)
+                mine.copy_(theirs)
+            assert close(fused(x), plain(x)), "training mode without gradients moves the running moments as well"
+            assert close(fused.eval()(x), plain.eval()(x))
+        for mine, theirs in zip(fused.buffers(), plain.buffers(), strict=True):
+            assert close(mine, theirs)
+    assert batches == [batch] * 9
+    assert [int(buffer) for name, buffer in fused.named_buffers() if "num_batches" in name] == [6, 6]
+
+
+@needs_native
+@pytest.mark.parametrize("change", [
+    lambda m: setattr(m[1], "momentum", None),
+    lambda m: setattr(m[1], "eps", 0.5),
+    lambda m: m[5].__dict__["_buffers"].update(running_mean=None, running_var=None),
+    lambda m: m[5].eval(),
+    lambda m: m.eval(),
+])  # fmt: skip
+def test_a_normalisation_that_is_not_as_it_was_goes_to_torch(
+    change: Callable[[nn.Sequential], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changed settings, modes that differ, and gradients in evaluation mode."""
+    plain, fused = normed(), normed()
+    kernels.accelerate(fused, example(2, 3, 16, 16), "native")
+    x, labels = example(9, 3, 16, 16), torch.arange(9) % 4
+    for module in (plain, fused):
+        module(x)
+        change(module)
+    batches = counted(monkeypatch)
+    for mine, theirs in zip(step(fused, x, labels), step(plain, x, labels), strict=True):
+        assert close(mine, theirs)
+    assert batches == []
+
+
+@needs_native
+def test_one_number_to_a_channel_is_torchs_error() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
+    kernels.accelerate(module, example(2, 1, 3, 3), "native")
+    module(example(2, 1, 3, 3))
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        module(example(1, 1, 3, 3))
+
+
+@needs_native
+def test_normalisations_that_the_kernels_do_not_have_split_the_chain() -> None:
+    others = [
+        nn.BatchNorm2d(4, affine=False), nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4, momentum=None),
+        nn.InstanceNorm2d(4),
+    ]  # fmt: skip
+    for other in others:
+        module = nn.Sequential(nn.Conv2d(2, 4, 3), other, nn.ReLU())
+        (found,) = kernels.accelerate(module, example(2, 2, 8, 8), "native").chains
+        assert found.layers == ("0",)
 
 
 # the rule of auto
