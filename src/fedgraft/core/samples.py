@@ -86,13 +86,13 @@ def _random_crop(images: Tensor, margin: int, generator: torch.Generator) -> Ten
     places = 2 * margin + 1
     top, left = torch.randint(0, places, (2, count), generator=generator)
     image, row, column, _ = padded.stride()
-    # every window of every image as a view: what is picked is copied in whole rows
-    windows = padded.as_strided((count, places, places, height, width * channels), (image, row, column, row, 1))
-    return windows[torch.arange(count), top, left].view(images.shape)
+    first = torch.arange(count) * image + top * row + left * column
+    # the window that begins at every byte, as a view: those that are picked are copied in whole rows
+    starts = padded.numel() - (height - 1) * row - width * channels + 1
+    windows = padded.as_strided((starts, height, width * channels), (1, row, 1))
+    return windows.index_select(0, first).view(images.shape)
 
 
 def _random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
-    mirrored = torch.rand(len(images), generator=generator) < 0.5
-    turned = images.clone()
-    turned[mirrored] = images[mirrored].flip(2)
-    return turned
+    mirrored = (torch.rand(len(images), generator=generator) < 0.5).nonzero().flatten()
+    return images.index_copy(0, mirrored, images.index_select(0, mirrored).flip(2))
