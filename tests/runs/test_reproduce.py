@@ -18,6 +18,7 @@ from fedgraft.papers.tables import Score, paper
 from fedgraft.report import reproduction
 from fedgraft.report.paperfigures import PLOTS, Drawing, draw
 from fedgraft.runs import measurement, reproduce
+from fedgraft.runs.config import configure
 from fedgraft.runs.measurement import Measurement, cell_config, deciding, differing, scale_of
 
 CELL = "fedapa/cifar10"
@@ -257,6 +258,38 @@ def test_a_run_is_left_while_any_of_its_cells_has_no_figure(data: Path, monkeypa
     assert reproduce.left([wanted], reproduce.Evidence(told, [brief()]), "full") == []
     untimed = reproduce.Evidence(told, [brief(seconds=None)])
     assert reproduce.left([wanted], untimed, "full") == [wanted]
+
+
+def test_one_run_measures_a_method_that_it_tests_on_its_way(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """APPLE's FedAvg-local out of the run of FedAvg-FT: to the last bit what a run of its own gives."""
+    monkeypatch.setenv("FEDGRAFT_DATA", str(data))
+    reproduce.lacking.cache_clear()
+    told, root = paper("apple"), tmp_path / "runs"
+    table = told.item("table1")
+    local, tuned = (table.chosen([f"{row}/cifar10"])[0] for row in ("fedavg-local", "fedavg-ft"))
+    (both,) = reproduce.requests(told, [local, tuned], [0], "quick", root, alone=False)
+    (own,) = reproduce.requests(told, [local], [0], "quick", root, alone=False)
+    assert (both.config.method, both.cells, own.config.method) == ("fedavg-ft", (local, tuned), "fedavg-local")
+    short = {"rounds": 2, "epochs": 1, "workers": "1"}
+    scale = "2 of 160 rounds, 1.0 of 5.0 epochs"
+    reproduce.make([replace(each, config=configure(each.config, short)) for each in (both, own)])
+    measured = {run.method: run for run in reproduce.found_in([root])}
+    assert {run.scale for run in measured.values()} == {scale}
+    evidence = reproduce.Evidence(told, [measured["fedavg-ft"]])
+    (taken,) = evidence.all_of(local)
+    alone = measured["fedavg-local"]
+    assert (taken.received, taken.trained, taken.per_client) == (alone.received, alone.trained, alone.per_client)
+    assert taken.trained != measured["fedavg-ft"].received
+    assert (taken.bytes_up, taken.rounds, taken.headline) == (alone.bytes_up, alone.rounds, alone.headline)
+    assert "run fedavg-ft" in taken.command
+    assert taken.seconds is None, "nobody knows how long it would have taken by itself"
+    assert evidence.runs == [measured["fedavg-ft"]], "one run is one run"
+    assert reproduce.left([both], evidence, scale) == []
+    assert reproduce.left([both], reproduce.Evidence(told, [alone]), scale) == [both]
+    together = reproduce.Evidence(told, [measured["fedavg-ft"], alone])
+    assert together.of(local, scale) == [alone], "a run of its own goes first"
 
 
 def test_what_a_draw_predicts_takes_three_of_them() -> None:

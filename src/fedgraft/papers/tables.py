@@ -84,6 +84,14 @@ class Item:
 
 
 @dataclass(frozen=True)
+class TestedIn:
+    """Where a model is tested that another method's run makes on its way."""
+
+    method: str
+    point: Literal["trained", "received"]
+
+
+@dataclass(frozen=True)
 class Paper:
     """A paper: its settings, its tables and its figures."""
 
@@ -96,6 +104,8 @@ class Paper:
     """What a shorter run changes; the full one nothing."""
     columns: Mapping[str, Mapping[str, Any]]
     items: Mapping[str, Item]
+    tested_in: Mapping[str, TestedIn] = field(default_factory=dict)
+    """Methods whose models are tested in another method's run too, which then is a run of both."""
 
     def item(self, name: str) -> Item:
         """One of its tables or figures."""
@@ -123,6 +133,7 @@ def paper(name: str) -> Paper:
         name=name, title=told["title"], about=told["about"], draws=told["draws"], score=Score(**told["score"]),
         scales={"full": {}, **told["scales"]}, columns=told["columns"],
         items={item: _item(item, facts, told) for item, facts in told["items"].items()},
+        tested_in={method: TestedIn(**facts) for method, facts in told.get("tested_in", {}).items()},
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -96,6 +96,17 @@ class Measurement(BaseModel):
         """What was measured at one point."""
         found: Curve = getattr(self, point)
         return found
+
+    def of_another(self, method: str, point: Point) -> Self:
+        """The measurement of another method, whose model is the one that this run tested at a point.
+
+        The command stays that of the run; how long the other would have taken is not known.
+        """
+        facts = self.model_dump(exclude={"seconds", "bits", "everyone"})
+        curve, clients = facts[point], facts["per_client"].get(point)
+        facts |= {"method": method, "headline": point, **dict.fromkeys(POINTS, curve)}
+        facts["per_client"] = {} if clients is None else dict.fromkeys(POINTS, clients)
+        return self.model_validate(facts)
 
     def value(self, score: Score, quantity: str = ACCURACY, within: Collection[int] | None = None) -> float | None:
         """What a paper's table would print: percent, or in the quantity's own unit; none if it was not measured.

@@ -88,14 +88,15 @@ class Evidence:
 
     def __init__(self, told: Paper, found: Iterable[Measurement]) -> None:
         self.paper = told
+        self.runs = [run for run in found if run.recipe == told.name]
         self._by_cell: dict[str, list[Measurement]] = {}
-        for run in found:
-            if run.recipe == told.name:
-                self._by_cell.setdefault(deciding(run.config), []).append(run)
+        for run in [*self.runs, *self._tested_in_others()]:
+            self._by_cell.setdefault(deciding(run.config), []).append(run)
 
-    @property
-    def runs(self) -> list[Measurement]:
-        return [run for each in self._by_cell.values() for run in each]
+    def _tested_in_others(self) -> Iterator[Measurement]:
+        """What runs say of methods that are not theirs."""
+        for method, where in self.paper.tested_in.items():
+            yield from (run.of_another(method, where.point) for run in self.runs if run.method == where.method)
 
     def of(self, cell: Cell, scale: str | None = None) -> list[Measurement]:
         """The measurements of a cell, one for each draw: of the scale that was asked for, or else of the longest runs.
@@ -240,13 +241,19 @@ def label_counts(config: RunConfig) -> "np.ndarray[Any, Any]":
 def requests(
     told: Paper, cells: Iterable[Cell], seeds: Iterable[int], scale: str, root: Path, *, alone: bool = True
 ) -> list[Request]:
-    """The runs that cells need, each once; those of Local too, unless told: they say how hard a draw is."""
+    """The runs that cells need, each once; those of Local too, unless told: they say how hard a draw is.
+
+    Of two methods that one run tests, that run is made if both are wanted.
+    """
     chosen = list(cells)
     chosen += [alone_in(cell) for cell in chosen] if alone else []
+    methods = {(cell.method, cell.column) for cell in chosen}
     found: dict[tuple[str, int], Request] = {}
     for seed in seeds:
         for cell in chosen:
-            config = cell_config(told, cell, seed, scale)
+            where = told.tested_in.get(cell.method)
+            made = where.method if where and (where.method, cell.column) in methods else cell.method
+            config = cell_config(told, replace(cell, method=made), seed, scale)
             label = METHODS.label(METHODS.make(config.method, **config.params))
             folder = root / told.name / cell.column / scale / f"{folder_name(label)}-seed{seed}"
             key = deciding(config) + str(config.global_test), seed
@@ -280,13 +287,17 @@ def make(wanted: Iterable[Request], watchers: Sequence[Watcher] = ()) -> None:
 
 def finished_for(told: Paper, cells: Iterable[Cell], places: Iterable[Path]) -> dict[tuple[str, str], Finished]:
     """A finished run for each method and column of these cells, with the matrices that only its directory has."""
-    keys = {_key(told.name, cell.method, cell.column): (cell.method, cell.column) for cell in cells}
+    names: dict[str, list[tuple[str, str]]] = {}
+    for cell in cells:
+        makers = {cell.method, *([where.method] if (where := told.tested_in.get(cell.method)) else [])}
+        for method in makers:
+            names.setdefault(_key(told.name, method, cell.column), []).append((cell.method, cell.column))
     found: dict[tuple[str, str], Finished] = {}
     for place in places:
         for run in finished_in(place):
-            if run.config.method in METHODS and (name := keys.get(deciding(run.config))):
-                longer = name not in found or found[name].config.rounds < run.config.rounds
-                found |= {name: run} if longer else {}
+            for name in names.get(deciding(run.config), []) if run.config.method in METHODS else []:
+                if name not in found or found[name].config.rounds < run.config.rounds:
+                    found[name] = run
     return found
 
 
