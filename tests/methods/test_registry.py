@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conftest import CLASSES, blobs, fleet, simulate, specification
@@ -18,9 +17,9 @@ from fedgraft import methods
 from fedgraft.base.errors import UserError
 from fedgraft.core.method import Method
 from fedgraft.core.samples import Samples
-from fedgraft.data.federation import Federation, Site, own_data
+from fedgraft.data.federation import Federation
 from fedgraft.methods import METHODS, describe
-from fedgraft.testing import state_of
+from fedgraft.testing import awkward, state_of
 
 make = METHODS.make
 
@@ -147,22 +146,6 @@ def test_absent_clients_keep_their_state_bit_for_bit(name: str) -> None:
     for client in never:
         start = fresh(client, independent=make(name).independent_start)
         assert torch.equal(engine.states[client]["own"], start)
-
-
-def awkward() -> Federation:
-    """Clients with one class, one sample, a last batch of one sample; and nobody has class 2."""
-    rng = np.random.default_rng(1)
-
-    def site(labels: list[int]) -> Site:
-        y = np.array(labels)
-        test = np.array([0, 1, labels[0]])
-        return Site(
-            (rng.standard_normal((len(y), 6)) + 3 * y[:, None]).astype(np.float32), y,
-            (rng.standard_normal((3, 6)) + 3 * test[:, None]).astype(np.float32), test,
-        )  # fmt: skip
-
-    sites = [site([0] * 7), site([1]), site([0, 1] * 4 + [1]), site([0, 1] * 6)]
-    return own_data(sites, task=f"classification:{CLASSES}")
 
 
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "batchnorm"])
