@@ -1,7 +1,8 @@
 """Every block of commands and of Python in README and docs is run, or says in a comment why it is not.
 
-A page has a folder of its own with made-up data (`tests/world.py`), in which its blocks are run in their order, at a
-reduced size by these rules:
+A page has a folder of its own with made-up data (`tests/world.py`), in which its blocks are run in their order; those
+of the pages in `LONG` by `make test-all` alone. That commands and options are there is looked at on every page. Blocks
+are run at a reduced size by these rules:
 
 - numbers of rounds, seeds, trials, draws, processes and shadow models are those of `SMALL`, whatever the page says;
 - `all` methods are two, and so are those of `recommend`, unless the page names some;
@@ -38,12 +39,14 @@ SMALL = {
     "tune": 3,
     "parallel": 1,
     "evaluate_every": 2,
-    "shadows": 4,
+    "shadows": 2,
 }
 SECONDS = 900.0
 """For one command on a machine that is busy with other things; an idle one needs seconds."""
 FEW = ("fedper", "ditto")
 PAGES = [page for page in pages() if any(block.commands or block.language == "python" for block in blocks(page))]
+LONG = {"docs/clusters.md", "docs/how-to.md", "docs/privacy.md", "docs/report.md"}
+"""They take minutes, and README has nearly all of their commands."""
 
 
 @pytest.fixture(scope="session")  # half a second in every process: pages are better shared out than it
@@ -54,7 +57,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [pytest.param(p, marks=pytest.mark.long) if p in LONG else p for p in PAGES])
 def test_its_blocks_run(page: str, tmp_path: Path, given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     furnish(tmp_path / "reader")
     monkeypatch.setenv("FEDGRAFT_DATA", str(given))
@@ -161,13 +164,18 @@ def test_a_reason_is_a_sentence_and_names_files_that_are_there() -> None:
                 assert (ROOT / file.rstrip(".")).exists(), (block.page, block.line, file)
 
 
-def commands_in_sentences() -> Iterator[tuple[str, str]]:
-    return ((page, line) for page in pages() for line in inline(page))
+def commands() -> Iterator[tuple[str, str]]:
+    """Those in sentences, and those in blocks."""
+    for page in pages():
+        yield from ((page, line) for line in inline(page))
+        for block in blocks(page):
+            lines = (line for line in block.commands if not block.why_not(line))
+            yield from ((page, line) for line in lines if line.startswith("fedgraft "))
 
 
-def test_commands_in_sentences_are_commands_with_these_options() -> None:
-    for page, line in commands_in_sentences():
-        words = line.split()[1:]
+def test_commands_are_commands_with_these_options() -> None:
+    for page, line in commands():
+        words = shlex.split(line, comments=True)[1:]
         command, options = accepted(words)
         assert command, f"{page}: `{line}`"
         flags = {flag for each in options.values() for flag in (*each.opts, *each.secondary_opts)}

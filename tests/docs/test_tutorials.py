@@ -24,8 +24,8 @@ def test_all_are_here() -> None:
     assert [path.stem for path in tutorials.notebooks()] == list(WORDS)
 
 
-LONG = {"6-deploy", "7-privacy"}
-"""They take minutes; the tests of `deploy demo` and `deploy init` and the commands of docs/privacy.md do most of it."""
+LONG = {"5-tune-and-report", "6-deploy", "7-privacy"}
+"""They take minutes; the commands of README and the tests of `deploy demo` and `deploy init` do most of it."""
 
 
 @pytest.mark.slow
