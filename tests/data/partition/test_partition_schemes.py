@@ -258,6 +258,19 @@ def test_practical_with_12_clients_is_80_10_and_ten_times_1_percent() -> None:
     assert len({int(np.argmax(train[:, kind])) for kind in range(10)}) > 1
 
 
+def test_practical_can_have_the_shares_of_the_authors_program() -> None:
+    """As the picture in its README shows them: who has 80 percent of each class, and who 10."""
+    y = labels(10, 1000, 100)
+    one, other = (Practical(shares_seed=42).split(*y, clients=12, seed=seed) for seed in (0, 1))
+    train, test = counts(one, y)
+    assert train.argmax(axis=0).tolist() == [7, 11, 11, 7, 5, 2, 0, 1, 0, 10]
+    assert (train == 100).argmax(axis=0).tolist() == [0, 2, 6, 10, 8, 0, 1, 5, 1, 3]
+    assert [sorted(held) for held in train.T] == [[10] * 10 + [100, 800]] * 10
+    assert (train == 10 * test).all()
+    assert (counts(other, y)[0] == train).all()
+    assert any((a != b).any() for a, b in zip(one.train, other.train, strict=True)), "only the samples are drawn anew"
+
+
 def test_practical_with_other_numbers_of_clients() -> None:
     y = labels(4, 1000, 100)
     train, _ = counts(Practical().split(*y, clients=22, seed=0), y)

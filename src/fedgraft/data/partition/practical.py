@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgraft.base.errors import UserError
 
-from .scheme import Files, Lists, Scheme, deal, shuffled
+from .scheme import Files, Lists, Scheme, deal, require_whole, shuffled
 from .shares import Shares, cut_all, draw_until_enough
 
 
@@ -17,12 +18,21 @@ class Practical(Scheme):
 
     Who gets what is drawn anew for each class; with the paper's 12 clients the others have 1 % each. Both files are
     cut by the same shares; all samples are used, in random order.
+
+    With ``shares_seed`` the shares are those that the authors' program draws with that seed, whatever the seed of the
+    run, which then says only which samples of a class a client gets. 42 is the program's default.
     """
 
+    shares_seed: int | None = None
+
     name: ClassVar[str] = "practical"
-    syntax: ClassVar[str] = "practical"
+    syntax: ClassVar[str] = "practical[:shares_seed=42]"
     about: ClassVar[str] = "of each class 80 % to one client, 10 % to another, 10 % divided among the rest"
     paper: ClassVar[str] = "APPLE"
+
+    def __post_init__(self) -> None:
+        if self.shares_seed is not None:
+            require_whole("shares_seed", self.shares_seed, 0, 2**32 - 1)
 
     def assign(self, files: Files, clients: int, rng: np.random.RandomState) -> tuple[Lists, Lists]:
         if clients < 3:
@@ -30,8 +40,19 @@ class Practical(Scheme):
         shares = np.array([0.8, 0.1] + [0.1 / (clients - 2)] * (clients - 2))
 
         def draw() -> Shares:
+            if self.shares_seed is not None:
+                return _as_the_authors(shares, files.classes, self.shares_seed)
             return np.stack([rng.permutation(shares) for _ in files.train], axis=1)
 
         everything = np.ones((clients, files.classes), dtype=bool)
         train, test = draw_until_enough(draw, cut_all, files.sizes, (1, 1), may_hold=everything)
         return deal(shuffled(files.train, rng), train), deal(shuffled(files.test, rng), test)
+
+
+def _as_the_authors(shares: NDArray[np.float64], classes: int, seed: int) -> Shares:
+    """One list of shares, the largest last, that is shuffled again for each class."""
+    rng, order, drawn = np.random.RandomState(seed), np.sort(shares), []
+    for _ in range(classes):
+        rng.shuffle(order)
+        drawn.append(order.copy())
+    return np.stack(drawn, axis=1)

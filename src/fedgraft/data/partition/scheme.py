@@ -135,10 +135,12 @@ def number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def require_whole(name: str, value: object, lowest: int) -> None:
-    """Refuse anything but a whole number from ``lowest`` up."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < lowest:
-        raise UserError(f"{name} must be a whole number from {lowest} up, not {value!r}")
+def require_whole(name: str, value: object, lowest: int, highest: int | None = None) -> None:
+    """Refuse anything but a whole number from ``lowest`` up, or up to ``highest``."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or int(value) < lowest or (highest is not None and int(value) > highest):  # type: ignore[call-overload]
+        end = "up" if highest is None else f"to {highest}"
+        raise UserError(f"{name} must be a whole number from {lowest} {end}, not {value!r}")
 
 
 def spell(value: object) -> str:
