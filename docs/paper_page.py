@@ -25,13 +25,13 @@ class Words:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence, self.paper = evidence, evidence.paper
 
-    def outcome(self, item: str, cell: str, seeds: Sequence[int] | None = None) -> Outcome:
+    def outcome(self, item: str, cell: str, seeds: Sequence[int] | None = None, scale: str = "") -> Outcome:
         chosen = self.paper.item(item)
-        return self.evidence.outcome(chosen, chosen.chosen([cell])[0], seeds=seeds)
+        return self.evidence.outcome(chosen, chosen.chosen([cell])[0], scale or None, seeds)
 
-    def ours(self, item: str, cell: str, seeds: Sequence[int] | None = None) -> str:
-        """Our figure, by the paper's measure."""
-        mean = self.outcome(item, cell, seeds).mean
+    def ours(self, item: str, cell: str, seeds: Sequence[int] | None = None, scale: str = "") -> str:
+        """Our figure, by the paper's measure; of the longest runs, unless told."""
+        mean = self.outcome(item, cell, seeds, scale).mean
         return "not run" if mean is None else f"{mean:.2f}"
 
     def draws(self, item: str, cell: str) -> int:
@@ -66,6 +66,18 @@ class Words:
         ours, theirs = ({run.seed: last(run, point, figure or self.paper.score.figure) for run in each.runs}
                         for each in (first, second))  # fmt: skip
         return signed(statistics.fmean(ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()))
+
+    def lost(self, item: str, cell: str) -> str:
+        """By how many points the last round is below the best one, by the paper's measure, over the draws."""
+        each = self.outcome(item, cell)
+        ends = [run.value(self.paper.score, within=run.rounds[-1:]) for run in each.runs]
+        return f"{statistics.fmean(best - (end or 0.0) for best, end in zip(each.values, ends, strict=True)):.1f}"
+
+    def best_round(self, item: str, cell: str) -> str:
+        """In which rounds, from the earliest to the latest over the draws, a cell has its figure."""
+        each = self.outcome(item, cell)
+        return _span([next(number for number in run.rounds if run.value(self.paper.score, within=[number]) == best)
+                      for run, best in zip(each.runs, each.values, strict=True)])  # fmt: skip
 
     def _between(self, one: Outcome, other: Outcome) -> dict[int, float]:
         """By how much one cell is above another, draw by draw, by the paper's measure.
@@ -220,17 +232,21 @@ class Words:
                     rows.append([cell.row, str(seed), run.computed, often, f"{last(run, 'trained', value):.2f}"])
         return table(["row", "draw", "kernels", "tested", "trained, last"], rows)
 
-    def course(self, item: str, cells: Sequence[str], rounds: Sequence[int], point: Point, seed: int = 0) -> str:
-        """One draw's figures after some rounds, and pooled in the last."""
+    def course(
+        self, item: str, cells: Sequence[str], rounds: Sequence[int], point: Point | None = None, scale: str = ""
+    ) -> str:
+        """The first draw's figures after some rounds, and pooled in the last: at one point, or each row at its own."""
         rows = []
         for cell in cells:
-            run = next((run for run in self.outcome(item, cell).runs if run.seed == seed), None)
+            runs = self.evidence.of(self.paper.item(item).chosen([cell])[0], scale or None)
+            run = next((run for run in runs if run.seed == 0), None)
             if run is None:
                 rows.append([cell.partition("/")[0], *[""] * len(rounds), "not run"])
                 continue
-            there = dict(zip(run.rounds, getattr(run.curve(point), self.paper.score.figure), strict=True))
+            at = point or run.headline
+            there = dict(zip(run.rounds, getattr(run.curve(at), self.paper.score.figure), strict=True))
             each = [f"{100 * there[number]:.2f}" if there.get(number) is not None else "" for number in rounds]
-            rows.append([cell.partition("/")[0] + _other([run]), *each, f"{last(run, point, 'pooled'):.2f}"])
+            rows.append([cell.partition("/")[0] + _other([run]), *each, f"{last(run, at, 'pooled'):.2f}"])
         return table(["row", *(f"round {number}" for number in rounds), "pooled, last"], rows)
 
     def agenda(self) -> str:
