@@ -71,7 +71,8 @@ class Words:
         """By how many points the last round is below the best one, by the paper's measure, over the draws."""
         each = self.outcome(item, cell)
         ends = [run.value(self.paper.score, within=run.rounds[-1:]) for run in each.runs]
-        return f"{statistics.fmean(best - (end or 0.0) for best, end in zip(each.values, ends, strict=True)):.1f}"
+        both = zip(each.values, ends, strict=True)
+        return f"{statistics.fmean(best - end for best, end in both if end is not None):.1f}"
 
     def best_round(self, item: str, cell: str) -> str:
         """In which rounds, from the earliest to the latest over the draws, a cell has its figure."""
@@ -238,8 +239,7 @@ class Words:
         """The first draw's figures after some rounds, and pooled in the last: at one point, or each row at its own."""
         rows = []
         for cell in cells:
-            runs = self.evidence.of(self.paper.item(item).chosen([cell])[0], scale or None)
-            run = next((run for run in runs if run.seed == 0), None)
+            run = next((run for run in self.outcome(item, cell, scale=scale).runs if run.seed == 0), None)
             if run is None:
                 rows.append([cell.partition("/")[0], *[""] * len(rounds), "not run"])
                 continue

@@ -46,7 +46,7 @@ SECONDS = 900.0
 FEW = ("fedper", "ditto")
 PAGES = [page for page in pages() if any(block.commands or block.language == "python" for block in blocks(page))]
 LONG = {"docs/clusters.md", "docs/how-to.md", "docs/privacy.md", "docs/report.md"}
-"""They take minutes, and README has nearly all of their commands."""
+"""They take minutes, and README runs the same commands with fewer of their options."""
 
 
 @pytest.fixture(scope="session")  # half a second in every process: pages are better shared out than it

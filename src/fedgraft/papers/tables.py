@@ -159,7 +159,6 @@ def _method(row: str, column: str, methods: Mapping[str, str]) -> str:
 
 def _figures(item: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str, float | None]]:
     """Every cell's row, column, quantity and published figure."""
-    yield from ((row, column, ACCURACY, None) for column in facts.get("columns", ()) for row in facts.get("rows", ()))
     for block in facts.get("published", "").strip("\n").split("\n\n"):
         head, *lines = [line.split() for line in block.splitlines()] or [[]]
         columns = [tuple(word.partition("@")[::2]) for word in head]
@@ -170,3 +169,4 @@ def _figures(item: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, str, st
                 raise UserError(f"{item} has {len(values)} figures for {row} and {len(columns)} columns")
             for (column, quantity), value in zip(columns, values, strict=True):
                 yield row, column, quantity or ACCURACY, None if value == "-" else float(value)
+    yield from ((row, column, ACCURACY, None) for column in facts.get("columns", ()) for row in facts.get("rows", ()))

@@ -11,6 +11,7 @@ PINNED = [
     ("pathological:2", 6, "33cb85c8bd011509"),
     ("pathological-random:2", 6, "910bf48fe698fbf2"),
     ("practical", 6, "ec63b8b7fe999ebc"),
+    ("practical:shares_seed=42", 6, "67db8e8d0f44042f"),
     ("dirichlet-balanced:0.5", 6, "e5d51bd10349a81f"),
     ("dominant:n=20/40,k=2..5,s=20,test_size=12", 6, "5d271b282bfe4e26"),
     ("dirichlet-client:0.5", 6, "3d382b566b24ab33"),

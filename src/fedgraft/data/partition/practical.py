@@ -1,6 +1,8 @@
 """Most of each class to one client, a little to all the others (APPLE)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -39,20 +41,22 @@ class Practical(Scheme):
             raise UserError(f"practical needs 3 clients or more (80 %, 10 % and the rest), not {clients}")
         shares = np.array([0.8, 0.1] + [0.1 / (clients - 2)] * (clients - 2))
 
+        arranged = partial(rng.permutation, shares) if self.shares_seed is None else _in_turn(shares, self.shares_seed)
+
         def draw() -> Shares:
-            if self.shares_seed is not None:
-                return _as_the_authors(shares, files.classes, self.shares_seed)
-            return np.stack([rng.permutation(shares) for _ in files.train], axis=1)
+            return np.stack([arranged() for _ in files.train], axis=1)
 
         everything = np.ones((clients, files.classes), dtype=bool)
         train, test = draw_until_enough(draw, cut_all, files.sizes, (1, 1), may_hold=everything)
         return deal(shuffled(files.train, rng), train), deal(shuffled(files.test, rng), test)
 
 
-def _as_the_authors(shares: NDArray[np.float64], classes: int, seed: int) -> Shares:
-    """One list of shares, the largest last, that is shuffled again for each class."""
-    rng, order, drawn = np.random.RandomState(seed), np.sort(shares), []
-    for _ in range(classes):
+def _in_turn(shares: NDArray[np.float64], seed: int) -> Callable[[], NDArray[np.float64]]:
+    """As the authors' program arranges shares: one list, the largest last, that is shuffled again for each class."""
+    rng, order = np.random.RandomState(seed), np.sort(shares)
+
+    def arranged() -> NDArray[np.float64]:
         rng.shuffle(order)
-        drawn.append(order.copy())
-    return np.stack(drawn, axis=1)
+        return order.copy()
+
+    return arranged

@@ -137,8 +137,8 @@ def number(value: object) -> bool:
 
 def require_whole(name: str, value: object, lowest: int, highest: int | None = None) -> None:
     """Refuse anything but a whole number from ``lowest`` up, or up to ``highest``."""
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or int(value) < lowest or (highest is not None and int(value) > highest):  # type: ignore[call-overload]
+    most = math.inf if highest is None else highest
+    if not isinstance(value, Integral) or isinstance(value, bool) or not lowest <= int(value) <= most:
         end = "up" if highest is None else f"to {highest}"
         raise UserError(f"{name} must be a whole number from {lowest} {end}, not {value!r}")
 
