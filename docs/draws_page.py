@@ -1,14 +1,16 @@
 """The page on draws: how much of a figure is the partition that happened to be drawn."""
 
 import statistics
+from collections.abc import Callable
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from docs.paper_page import FEWEST, coarser, last
+from docs.pictures import save
 from docs.tables import table
 from fedgraft.papers.tables import Paper
 from fedgraft.report.page import chance
@@ -26,6 +28,9 @@ from fedgraft.runs.statistics import (
     paired,
     standing,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CORE = ("local", "fedavg-ft", "fedper", "fedapa")
 
@@ -215,14 +220,16 @@ def partitions(told: Paper, count: int) -> dict[str, Any]:
 
 def figures(draws: Draws, place: Path) -> None:
     """Draw the page's two figures."""
-    import matplotlib as mpl
+    save(place / "draws-labels.svg", lambda: _figure(_labels, draws))
+    save(place / "draws-methods.svg", lambda: _figure(_methods, draws))
+
+
+def _figure(fill: Callable[[Any, Draws], None], draws: Draws) -> "Figure":
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedgraft", "font.size": 9}):
-        for name, drawn in (("draws-labels", _labels), ("draws-methods", _methods)):
-            figure = Figure(figsize=(6.2, 3.0), layout="constrained")
-            drawn(figure.add_subplot(), draws)
-            figure.savefig(place / f"{name}.svg", metadata={"Date": None})
+    figure = Figure(figsize=(6.2, 3.0), layout="constrained")
+    fill(figure.add_subplot(), draws)
+    return figure
 
 
 def _labels(axes: Any, draws: Draws) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.machine import facts
-from docs import agenda, draws_page
+from docs import agenda, draws_page, paper_page
 from docs.agenda import RESULTS, Progress
 from docs.board_page import Board
 from docs.board_page import keep as keep_board
@@ -80,6 +80,8 @@ def main() -> None:
         (RESULTS / f"{page}.md").write_text(render(page), "utf-8")
     (RESULTS / "board.html").write_text(board().page(), "utf-8")
     draws_page.figures(draws(), RESULTS)
+    for evidence in reproduce.everything(RESULTS).values():
+        paper_page.figures(evidence, RESULTS)
 
 
 if __name__ == "__main__":

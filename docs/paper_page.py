@@ -3,11 +3,14 @@
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 
+from docs.pictures import save
 from docs.tables import table
 from fedgraft.core.evaluation import Point
 from fedgraft.papers.tables import ACCURACY, Cell, Item
+from fedgraft.report.paperfigures import PLOTS, Drawing
 from fedgraft.runs.measurement import Measurement, cell_config
 from fedgraft.runs.reproduce import Evidence, Outcome
 from fedgraft.runs.statistics import over_seeds
@@ -17,6 +20,22 @@ NOT_HAD = {"emnist", "cinic10", "pathmnist"}
 OTHER_MACHINE = "AMD"
 FEWEST = 3
 """Draws of which an interval says anything."""
+
+
+FIGURES = {
+    "fedapa": (("figure2", "curves"), ("table2", "traffic"), ("table4", "sweep")),
+    "apple": (("figure6", "curves"),),
+    "fedppa": (("figure4", "curves"),),
+    "fedgpa": (("figure7", "curves"),),
+}
+"""What each page shows: an item of the paper, and how it is drawn."""
+
+
+def figures(evidence: Evidence, place: Path) -> None:
+    """Draw the figures of a paper's page, from the measurements."""
+    for item, kind in FIGURES[evidence.paper.name]:
+        drawing = Drawing(evidence, evidence.paper.item(item), {})
+        save(place / f"{evidence.paper.name}-{item}-{kind}.svg", partial(PLOTS[kind], drawing))
 
 
 class Words:
@@ -174,6 +193,25 @@ class Words:
             mean = _mean([values[seed] for seed in seeds if seed in values])
             rows.append([cell.partition("/")[0], point, *each, mean])
         return table(["row", "point", *(f"draw {seed}" for seed in seeds), "mean"], rows)
+
+    def costs(self, item: str, column: str, targets: Sequence[float], seeds: Sequence[int]) -> str:
+        """What a client sends and receives until a row's mean over these draws is at a target, and in which round.
+
+        Local training, which sends nothing, is left out.
+        """
+        cells = [cell for cell in self.paper.item(item).cells if cell.column == column and cell.quantity == ACCURACY]
+        rows = []
+        for cell in cells:
+            course, costs = self.evidence.course(cell, None, seeds), self.evidence.traffic(cell, None, seeds)
+            if not any(costs.values()):
+                continue
+            line = [cell.row, f"{max(costs):.2f}"]
+            for target in targets:
+                paid = next((each for value, each in costs.items() if value >= target), None)
+                number = next((number for number, value in course.items() if value >= target), None)
+                line.append("" if paid is None else f"{_mebibytes(paid)} ({number})")
+            rows.append(line)
+        return table(["row", "best", *(f"{target:g} %" for target in targets)], rows)
 
     def changes(self, item: str, base: str) -> str:
         """What each row changes against one of them, on the draws that both have, beside the published change."""
@@ -337,6 +375,11 @@ def _cells(count: int) -> str:
 def _interval(each: Outcome) -> str:
     found = each.interval if len(each.values) >= FEWEST else None
     return "" if found is None else f"{found.low:.2f} to {found.high:.2f}"
+
+
+def _mebibytes(count: float) -> str:
+    told = count / 2**20
+    return f"{told:.2g}" if told < 1 else f"{told:.1f}" if told < 100 else f"{told:,.0f}"
 
 
 def _published(cell: Cell) -> str:

@@ -71,6 +71,23 @@ def test_figures_have_the_papers_axes(folder: Path, tmp_path: Path) -> None:
         assert all(tick == int(tick) for tick in ticks), ticks
 
 
+def test_matrices_are_drawn_after_chosen_rounds(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[plots]'")
+    (study,) = read_all([folder / "fedapa-mu=0.3-seed0"]).comparisons
+    last = study.config.rounds
+    for chosen, titles in (([], {"Round 1", f"Round {last}"}), ([2, 2], {"Round 2"})):
+        drawn = figures._figures(study, "trained", ACCURACY, chosen)
+        matrix = next(figure for name, figure in drawn if name.startswith("matrix-fedapa"))
+        shown = {title for axes in matrix.axes if (title := axes.get_title())}
+        assert titles <= shown
+        assert shown == titles or not chosen
+    asked = ["report", str(folder / "fedapa-mu=0.3-seed0"), "--text", "--round", str(last + 1)]
+    assert "--plots draws" in str(runner.invoke(app, asked).exception), "it would have no effect"
+    beyond = runner.invoke(app, [*asked, "--plots", str(tmp_path / "figures")])
+    assert f"have no round {last + 1}" in str(beyond.exception)
+    assert not (tmp_path / "figures").exists()
+
+
 def test_figures_without_matplotlib_are_a_sentence(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

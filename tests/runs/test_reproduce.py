@@ -11,6 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from docs import agenda
+from docs.paper_page import Words
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
@@ -227,6 +228,75 @@ def test_figures_are_drawn_from_what_is_there(data: Path, made: Path, tmp_path: 
     assert [Path(line).name for line in done.stdout.splitlines()] == ["figure2-curves.svg", "figure2-curves.png"]
     empty = called(data, "figure2", "--plot", "--root", str(tmp_path / "none"))
     assert "nothing was measured yet" in str(empty.exception)
+
+
+def test_what_was_measured_is_shown_and_drawn_where_its_data_are_not(tmp_path: Path) -> None:
+    reproduce.keep(tmp_path, [brief("fedapa:mu=0.3")])
+    (tmp_path / "data").mkdir()
+    env = {"FEDGRAFT_DATA": str(tmp_path / "data"), "XDG_CACHE_HOME": str(tmp_path / "data")}
+    reproduce.lacking.cache_clear()
+    told = ("reproduce", "fedapa", "table4", "--from", str(tmp_path), "--root", str(tmp_path / "runs"))
+    assert "80.00" in CliRunner().invoke(app, [*told, "--show"], env=env).stdout
+    assert "table4-sweep.png" in CliRunner().invoke(app, [*told, "--plot"], env=env).stdout
+    assert "without a download: cifar10" in str(CliRunner().invoke(app, [*told, "--dry-run"], env=env).exception)
+    reproduce.lacking.cache_clear()
+
+
+def test_rows_are_drawn_on_the_draws_that_all_of_them_have() -> None:
+    """A row of two draws, of which one is hard, beside a row of the other draw alone: both at what that one gave."""
+    told = paper("fedapa")
+    item = told.item("table4")
+    runs = [brief(seed=0, top=0.6), brief(seed=1), brief("fedapa:mu=0", seed=1)]
+    drawing = Drawing(reproduce.Evidence(told, runs), item, {})
+    (line,) = PLOTS["sweep"](drawing).axes[0].lines
+    assert np.asarray(line.get_xydata()) == pytest.approx(np.array([[0, 80], [0.5, 80]]))
+    curves = PLOTS["curves"](drawing).axes[0].lines
+    assert [np.asarray(each.get_ydata()).tolist() for each in curves] == [pytest.approx([80, 60])] * 2
+
+
+def test_weights_are_drawn_after_chosen_rounds(
+    data: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDGRAFT_DATA", str(data))
+    reproduce.lacking.cache_clear()
+    told = paper("fedapa")
+    cells = told.item("table1").chosen([CELL])
+    item = replace(told.item("table1"), cells=cells, columns={"cifar10": {}}, drawing={"rounds": [1, 50]})
+    finished = reproduce.finished_for(told, cells, [made])
+    drawing = Drawing(reproduce.Evidence(told, reproduce.found_in([made])), item, finished)
+
+    def titles(chosen: Drawing) -> list[str]:
+        return [title for axis in PLOTS["weights"](chosen).axes if (title := axis.get_title())]
+
+    assert titles(drawing) == ["cifar10: A, round 1", "cifar10: A, round 5"], "the last round where there is no 50th"
+    assert titles(replace(drawing, rounds=[3])) == ["cifar10: A, round 3"]
+    with pytest.raises(UserError, match="have 5 rounds: there is no round 6"):
+        titles(replace(drawing, rounds=[3, 6]))
+    assert "--plot shows of fedgpa figure4" in str(called(data, "figure2", "--plot", "--round", "3").exception)
+    asked = ["reproduce", "fedgpa", "figure4", "--round", "3", "--root", str(tmp_path)]
+    assert "--plot shows of fedgpa figure4" in str(CliRunner().invoke(app, asked).exception), "it would have no effect"
+
+
+def test_what_an_accuracy_costs_in_bytes() -> None:
+    told = paper("fedapa")
+    other, cell = told.item("table1").chosen(["fedapa/cifar10", "fedper/cifar10"])
+
+    def run(seed: int, *figures: float | None, method: str = "fedapa") -> Measurement:
+        curve = {"mean": [0.0] * len(figures), "pooled": figures}
+        return brief(method, seed=seed, rounds=[*range(1, len(figures) + 1)], received=curve, trained=curve)
+
+    runs = [run(0, 0.2, 0.6, 0.5, 0.7), run(1, 0.4, None, 0.3, 0.9), run(1, 0.5, method="fedper")]
+    evidence = reproduce.Evidence(told, runs)
+    assert evidence.shared([cell]) == [0, 1]
+    assert evidence.shared([cell, other]) == [1]
+    assert evidence.course(cell) == pytest.approx({1: 30, 3: 40, 4: 80}), "rounds in which both draws were tested"
+    assert evidence.course(cell, seeds=[0]) == pytest.approx({1: 20, 2: 60, 3: 50, 4: 70})
+    first = {round(accuracy): cost for accuracy, cost in evidence.traffic(cell, seeds=[0]).items()}
+    assert first == {20: 3072, 60: 2 * 3072, 70: 4 * 3072}, "1024 up and 2048 down; the third round is no better"
+    assert Words(evidence).costs("table1", "cifar10", [30, 65, 75], [0, 1]).splitlines()[2:] == [
+        "| fedper | 50.00 | 0.0029 (1) |  |  |",
+        "| fedapa | 80.00 | 0.0029 (1) | 0.012 (4) | 0.012 (4) |",
+    ]
 
 
 @pytest.mark.parametrize("kind", sorted(PLOTS))

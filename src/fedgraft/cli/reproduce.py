@@ -1,6 +1,7 @@
 """The command that repeats the papers' tables and figures."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,8 @@ from fedgraft.cli.app import StoppedError, app
 from fedgraft.flags import Json, nameable
 
 SCALES = ("quick", "half", "full")
+WEIGHTS = "weights"
+"""The kind of plot that shows one round or several."""
 
 
 @app.command()
@@ -51,6 +54,12 @@ def reproduce(
     plot: Annotated[
         bool, typer.Option("--plot", help="Plot the figure, in the paper's form, from the results so far.")
     ] = False,
+    after: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--round", help="With --plot: show weights after this round (may be repeated; default: the paper's).", min=1
+        ),
+    ] = None,
     workers: Annotated[str | None, typer.Option(help="Worker processes; the result does not depend on them.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List every table and figure of the four papers.")] = False,
     verify: Annotated[
@@ -73,6 +82,9 @@ def reproduce(
     chosen = told.item(item)
     if chosen.not_run:
         raise UserError(f"{paper} {item} cannot be run: {chosen.not_run}")
+    if after and not (plot and WEIGHTS in chosen.plots):
+        shown = ", ".join(f"{each.name} {name}" for each in papers().values() for name in _with_weights(each))
+        raise UserError(f"--round chooses the weights that --plot shows of {shown}: leave it out")
     seeds = range(draws or told.draws)
     places = [*(taken or []), *([root] if root.exists() else [])]
     job = _Job(told, chosen, chosen.chosen(cell or ()), seeds, scale or "full", root, places, alone)
@@ -82,7 +94,7 @@ def reproduce(
     if not show and not plot:
         job.run({} if workers is None else {"workers": workers}, characters.console())
     if plot:
-        typer.echo("\n".join(str(path) for path in job.draw()))
+        typer.echo("\n".join(str(path) for path in job.draw(after or ())))
     elif chosen.cells and show:
         job.show(scale, range(draws) if draws else None, as_json)
     elif chosen.cells:
@@ -95,16 +107,20 @@ class _Job:
     def __init__(
         self, paper: Any, item: Any, cells: Any, seeds: range, scale: str, root: Path, places: list[Path], alone: bool
     ) -> None:
-        from fedgraft.runs.reproduce import absent, requests
-
         self.paper, self.item, self.cells, self.seeds, self.scale = paper, item, cells, seeds, scale
-        self.root, self.places = root, places
-        self.wanted = requests(paper, cells, seeds, scale, root, alone=alone)
-        if not self.wanted and cells:
+        self.root, self.places, self.alone = root, places, alone
+
+    def left(self) -> Any:
+        """The runs that are to be made, of datasets that are here."""
+        from fedgraft.runs.reproduce import absent, left, requests
+
+        wanted = requests(self.paper, self.cells, self.seeds, self.scale, self.root, alone=self.alone)
+        if not wanted and self.cells:
             from fedgraft.report.reproduction import NO_DOWNLOAD
 
-            gone = absent(paper, [cell.column for cell in cells])
+            gone = absent(self.paper, [cell.column for cell in self.cells])
             raise UserError(NO_DOWNLOAD.format(", ".join(gone)))
+        return left(wanted, self.evidence(), self.scale)
 
     def evidence(self) -> Any:
         from fedgraft.runs.reproduce import Evidence, found_in
@@ -116,10 +132,9 @@ class _Job:
         """The commands of the runs that are left."""
         from fedgraft.methods import METHODS
         from fedgraft.runs.measurement import command, differing
-        from fedgraft.runs.reproduce import left
 
         found = []
-        for each in left(self.wanted, self.evidence(), self.scale):
+        for each in self.left():
             label = METHODS.label(METHODS.make(each.config.method, **each.config.params))
             found.append(command(label, self.paper.name, differing(each.config, self.paper.name), each.config.seed))
         return found
@@ -128,11 +143,10 @@ class _Job:
         from dataclasses import replace
 
         from fedgraft.runs.config import configure
-        from fedgraft.runs.reproduce import left, make
+        from fedgraft.runs.reproduce import make
         from fedgraft.terminal import Display
 
-        todo = left(self.wanted, self.evidence(), self.scale)
-        todo = [replace(each, config=configure(each.config, changes)) for each in todo]
+        todo = [replace(each, config=configure(each.config, changes)) for each in self.left()]
         with Display(console, total_runs=len(todo)) as display:
             try:
                 make(todo, [display])
@@ -163,12 +177,17 @@ class _Job:
         for sentence in reproduction.predictions(outcomes, hard):
             console.print(sentence, highlight=False, markup=False)
 
-    def draw(self) -> list[Path]:
+    def draw(self, rounds: Sequence[int]) -> list[Path]:
         from fedgraft.report.paperfigures import Drawing, draw
         from fedgraft.runs.reproduce import finished_for
 
         finished = finished_for(self.paper, self.cells, self.places)
-        return draw(Drawing(self.evidence(), self.item, finished), self.root / self.paper.name / "figures")
+        drawing = Drawing(self.evidence(), self.item, finished, rounds=rounds)
+        return draw(drawing, self.root / self.paper.name / "figures")
+
+
+def _with_weights(paper: Any) -> list[str]:
+    return [name for name, item in paper.items.items() if WEIGHTS in item.plots]
 
 
 def _contents(papers: list[Any], as_json: bool) -> None:

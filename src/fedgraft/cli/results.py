@@ -26,12 +26,22 @@ def report(
     plots: Annotated[
         Path | None, typer.Option(help="Also write every figure as SVG and PNG into this folder.", callback=nameable)
     ] = None,
+    after: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--round",
+            help="With --plots: show matrices after this round (may be repeated; default: first, middle, last).",
+            min=1,
+        ),
+    ] = None,
     point: Point = AT[0],
     metric: Metric = None,
 ) -> None:
     """Show finished runs as one HTML file: who gains, who learned from whom, and how to repeat it."""
     from fedgraft.runs.reading import read_all
 
+    if after and plots is None:
+        raise UserError("--round chooses the matrices that --plots draws: add --plots FOLDER, or leave it out")
     if out is None and not text:
         _insist_on_no_answer(directories)
     reading = read_all(directories)
@@ -47,7 +57,7 @@ def report(
     if plots is not None:
         from fedgraft.report import figures
 
-        typer.echo(f"figures: {len(figures.write(reading, plots, point, metric))} files in {plots}")
+        typer.echo(f"figures: {len(figures.write(reading, plots, point, metric, after or ()))} files in {plots}")
 
 
 def _insist_on_no_answer(directories: list[Path]) -> None:

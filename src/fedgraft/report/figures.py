@@ -29,7 +29,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#332288", "#999933")
 MARKERS = "os^Dv*"
 DASHES = ("-", "--", ":")
 GAIN, LOSS = COLOURS[0], COLOURS[1]
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "fedgraft",
     "font.size": 9,
     "axes.spines.top": False,
@@ -38,16 +38,22 @@ _STYLE: dict[Any, Any] = {
 _MOST_PANELS = 20
 
 
-def write(reading: Reading, folder: Path, at: At = AT[0], metric: str | None = None) -> list[Path]:
+def write(
+    reading: Reading, folder: Path, at: At = AT[0], metric: str | None = None, rounds: Sequence[int] = ()
+) -> list[Path]:
     """Draw everything into ``folder``; return the files. Several studies get a folder each.
 
-    Clients are compared ``at`` a point by one metric; convergence is drawn of all.
+    Clients are compared ``at`` a point by one metric; convergence is drawn of all. Matrices are shown after these
+    ``rounds``, or after the first, the middle and the last one.
     """
     found = reading.comparisons
+    shortest = min(study.config.rounds for study in found)
+    if rounds and max(rounds) > shortest:
+        raise UserError(f"there are runs of {shortest} rounds here: they have no round {max(rounds)}")
     written = []
     for number, study in enumerate(found):
         place = folder if len(found) == 1 else folder / f"{number + 1}-{_slug(study.title)}"
-        written += save(place, _figures(study, at, study.metric(metric)))
+        written += save(place, _figures(study, at, study.metric(metric), rounds))
     return written
 
 
@@ -58,7 +64,7 @@ def save(folder: Path, drawn: Iterable[tuple[str, "Figure"]]) -> list[Path]:
     except ImportError:
         raise UserError("figures need matplotlib: pip install 'fedgraft[plots]'") from None
     written = []
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         for name, figure in drawn:
             _make(folder)
             for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
@@ -79,7 +85,7 @@ def _slug(text: str) -> str:
     return re.sub(r"[^\w.+=-]+", "-", text)
 
 
-def _figures(study: Study, at: At, metric: MetricInfo) -> Iterator[tuple[str, "Figure"]]:
+def _figures(study: Study, at: At, metric: MetricInfo, rounds: Sequence[int] = ()) -> Iterator[tuple[str, "Figure"]]:
     yield from _curves(study)
     yield "communication", _communication(study, at, metric)
     for label, each in study.facts.items():
@@ -96,7 +102,7 @@ def _figures(study: Study, at: At, metric: MetricInfo) -> Iterator[tuple[str, "F
         for seed in seen.values:
             name = f"{seen.label}-{seen.name}-seed{seed}"
             if seen.is_matrix:
-                yield f"matrix-{name}", _matrix(study, seen, seed)
+                yield f"matrix-{name}", _matrix(study, seen, seed, rounds)
             yield f"trajectories-{name}", _trajectories(study, seen, seed)
 
 
@@ -255,12 +261,12 @@ def _labels(counts: "np.ndarray[Any, Any]", names: Sequence[str]) -> "Figure":
     return figure
 
 
-def _matrix(study: Study, seen: Observation, seed: int) -> "Figure":
-    """The matrix after the first, the middle and the last round, on one scale; of several slices the first."""
+def _matrix(study: Study, seen: Observation, seed: int, rounds: Sequence[int]) -> "Figure":
+    """The matrix after these rounds, or the first, middle and last, on one scale; of several slices the first."""
     from matplotlib.figure import Figure
 
     array = seen.values[seed][:, :, 0, :]
-    steps = sorted({0, len(array) // 2, len(array) - 1})
+    steps = sorted({number - 1 for number in rounds} or {0, len(array) // 2, len(array) - 1})
     mixing = seen.shape[0] == seen.shape[2] == study.clients
     scale, extend = _scale(array, mixing=mixing)
     figure = Figure(figsize=(2.6 * len(steps) + 0.6, 3.0), layout="constrained")

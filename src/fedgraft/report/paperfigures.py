@@ -31,17 +31,32 @@ class Drawing:
     finished: Mapping[tuple[str, str], Finished]
     """A finished run by method and column, for what only its directory has."""
     scale: str | None = None
+    rounds: Sequence[int] = ()
+    """After which rounds weights are shown; without, after those that the paper shows."""
 
     @property
     def columns(self) -> list[str]:
-        """Those whose data are here."""
+        """The columns whose data are here."""
         told = self.evidence.paper
         each = {name: cell_config(told, Cell("", name, ACCURACY, ALONE, settings), 0).dataset
                 for name, settings in self.item.columns.items()}  # fmt: skip
         return [name for name, dataset in each.items() if not lacking(dataset)]
 
+    @property
+    def measured(self) -> list[str]:
+        """The columns of which anything was measured, wherever their data are."""
+        return [name for name in self.item.columns
+                if any(self.evidence.of(cell, self.scale) for cell in self.cells(name))]  # fmt: skip
+
     def cells(self, column: str) -> list[Cell]:
         return [cell for cell in self.item.cells if cell.column == column]
+
+    def seeds(self, column: str) -> list[int] | None:
+        """The draws that all rows of a column have; if there are none, each row has its own.
+
+        A draw moves a figure more than a method does (docs/results/draws.md).
+        """
+        return self.evidence.shared(self.cells(column), self.scale) or None
 
     def counts(self, column: str) -> Array:
         """Clients x classes of the first draw."""
@@ -85,8 +100,8 @@ def _legend(figure: "Figure", axes: Sequence["Axes"]) -> "Figure":
 
 def _lines(drawing: Drawing, read: Callable[[Cell], tuple[Sequence[float], Sequence[float]]], heading: str) -> "Figure":
     """A line for each method, in every column."""
-    figure, axes = _panels(drawing.columns)
-    for axis, column in zip(axes, drawing.columns, strict=False):
+    figure, axes = _panels(drawing.measured)
+    for axis, column in zip(axes, drawing.measured, strict=False):
         for cell, (colour, dash) in zip(drawing.cells(column), _looks(), strict=False):
             x, y = read(cell)
             if len(x):
@@ -96,21 +111,37 @@ def _lines(drawing: Drawing, read: Callable[[Cell], tuple[Sequence[float], Seque
 
 
 def _curves(drawing: Drawing) -> "Figure":
-    """Test accuracy in every round, as the paper averages it, over the draws that have the round."""
-    score = drawing.evidence.paper.score
+    """Test accuracy in every round, as the paper averages it: the mean over the draws that all rows have."""
 
     def read(cell: Cell) -> tuple[Sequence[float], Sequence[float]]:
-        runs = drawing.evidence.of(cell, drawing.scale)
-        each = []
-        for run in runs:
-            at = score.at(run.method)
-            figures = getattr(run.curve(run.headline if at == "own" else at), score.figure)
-            there = zip(run.rounds, figures, strict=True)
-            each.append({number: figure for number, figure in there if figure is not None})
-        common = sorted(set.intersection(*map(set, each))) if each else []
-        return common, [100 * float(np.mean([one[number] for one in each])) for number in common]
+        course = drawing.evidence.course(cell, drawing.scale, drawing.seeds(cell.column))
+        return [*course], [*course.values()]
 
-    return _lines(drawing, read, f"Test accuracy ({score.figure}, %)")
+    return _lines(drawing, read, _accuracy(drawing))
+
+
+def _accuracy(drawing: Drawing) -> str:
+    return f"Test accuracy ({drawing.evidence.paper.score.figure}, %)"
+
+
+def _traffic(drawing: Drawing) -> "Figure":
+    """What a client has sent and received when a method first is as good: means over the draws that all rows have."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    figure, axes = _panels(drawing.measured)
+    for axis, column in zip(axes, drawing.measured, strict=False):
+        cells = [cell for cell in drawing.cells(column) if cell.quantity == ACCURACY]
+        for cell, (colour, dash) in zip(cells, _looks(), strict=False):
+            costs = drawing.evidence.traffic(cell, drawing.scale, drawing.seeds(column))
+            look: dict[str, Any] = {"color": colour, "linestyle": dash, "lw": 1.2, "label": cell.row}
+            if any(costs.values()):
+                axis.step([*costs], [cost / 2**20 for cost in costs.values()], marker=".", markersize=3, **look)
+            elif costs:
+                axis.axvline(max(costs), **look)
+        axis.set(xlabel=_accuracy(drawing), ylabel="Sent and received by a client (MiB)", yscale="log")
+        axis.yaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter=StrMethodFormatter("{x:g}"))
+        axis.yaxis.set(minor_locator=NullLocator())
+    return _legend(figure, axes)
 
 
 def _loss(drawing: Drawing) -> "Figure":
@@ -124,8 +155,8 @@ def _loss(drawing: Drawing) -> "Figure":
 
 def _clients(drawing: Drawing) -> "Figure":
     """The last accuracy of every client, a mark for each method."""
-    figure, axes = _panels(drawing.columns)
-    for axis, column in zip(axes, drawing.columns, strict=False):
+    figure, axes = _panels(drawing.measured)
+    for axis, column in zip(axes, drawing.measured, strict=False):
         for cell, (colour, _) in zip(drawing.cells(column), _looks(), strict=False):
             for run in drawing.evidence.of(cell, drawing.scale)[:1]:
                 each = run.per_client.get(run.headline, [])
@@ -143,7 +174,8 @@ def _sweep(drawing: Drawing) -> "Figure":
     lines = item.columns if over_rows else item.rows
     for line, (colour, dash) in zip(lines, _looks(), strict=False):
         cells = [cell for cell in item.cells if (cell.column if over_rows else cell.row) == line]
-        means = [drawing.evidence.outcome(item, cell, drawing.scale).mean for cell in cells]
+        seeds = drawing.evidence.shared(cells, drawing.scale) or None
+        means = [drawing.evidence.outcome(item, cell, drawing.scale, seeds).mean for cell in cells]
         there = [(x, mean) for x, mean in zip(values, means, strict=True) if mean is not None]
         if there:
             axes[0].plot(*zip(*there, strict=True), "o", color=colour, linestyle=dash, markersize=3, label=line)
@@ -152,15 +184,15 @@ def _sweep(drawing: Drawing) -> "Figure":
 
 
 def _weights(drawing: Drawing) -> "Figure":
-    """What clients give each other, matrix by matrix, after the rounds that the paper shows (or the last)."""
-    runs = [(column, cell, run) for column in drawing.columns for cell in drawing.cells(column)
+    """What clients give each other, matrix by matrix, after the rounds that were chosen or that the paper shows."""
+    runs = [(column, cell, run) for column in drawing.measured for cell in drawing.cells(column)
             if (run := drawing.finished.get((cell.method, column)))]  # fmt: skip
     pictures = []
     for column, _, run in runs:
         for name, array in run.observed.items():
             if array.ndim == 3 and array.shape[1] == array.shape[2]:
-                for number in drawing.item.drawing["rounds"]:
-                    at = min(number, len(array))
+                for number in drawing.rounds or drawing.item.drawing["rounds"]:
+                    at = _within(number, len(array), chosen=bool(drawing.rounds))
                     pictures.append((f"{column}: {name}, round {at}", array[at - 1]))
     if not pictures:
         raise UserError("no directory of a finished run is here that has these weights: run the figure without --plot")
@@ -174,9 +206,16 @@ def _weights(drawing: Drawing) -> "Figure":
     return figure
 
 
+def _within(number: int, rounds: int, *, chosen: bool) -> int:
+    """A round that a run has: the last one in place of the paper's, where the run is shorter."""
+    if chosen and number > rounds:
+        raise UserError(f"the runs that are here have {rounds} rounds: there is no round {number}")
+    return min(number, rounds)
+
+
 def _relations(drawing: Drawing) -> "Figure":
     """The first client's row of a matrix in every round, and below it everybody's own entry."""
-    columns, name = drawing.columns, drawing.item.drawing["matrix"]
+    columns, name = drawing.measured, drawing.item.drawing["matrix"]
     figure, axes = _panels(columns, rows=2)
     found = False
     for place, column in enumerate(columns):
@@ -256,6 +295,7 @@ def _schedule(drawing: Drawing) -> "Figure":
 
 PLOTS: dict[str, Callable[[Drawing], "Figure"]] = {
     "curves": _curves,
+    "traffic": _traffic,
     "loss": _loss,
     "clients": _clients,
     "sweep": _sweep,

@@ -125,12 +125,15 @@ class Measurement(BaseModel):
             found = whole if quantity == "minutes" or whole is None else 60 * whole / last
         return found
 
-    def _accuracy(self, score: Score, within: Collection[int] | None) -> float | None:
+    def course(self, score: Score) -> dict[int, float | None]:
+        """Percent in every round that was tested, at the point and over the clients as a paper has it."""
         at = score.at(self.method)
         each = getattr(self.curve(self.headline if at == "own" else at), score.figure)
-        if within is not None:
-            each = [value for number, value in zip(self.rounds, each, strict=True) if number in within]
-        return _percent(best(each[-1:] if score.round == "last" else each))
+        return dict(zip(self.rounds, map(_percent, each), strict=True))
+
+    def _accuracy(self, score: Score, within: Collection[int] | None) -> float | None:
+        each = [value for number, value in self.course(score).items() if within is None or number in within]
+        return best(each[-1:] if score.round == "last" else each)
 
     def _global(self, quantity: str) -> float | None:
         each = self.everyone.get("received", [])

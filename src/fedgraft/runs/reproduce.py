@@ -1,10 +1,12 @@
 """Repeat a paper's tables: which runs a cell needs, what is there of them, and what they give beside the paper's."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -123,6 +125,28 @@ class Evidence:
         runs = [run for run in self.of(cell, scale) if seeds is None or run.seed in seeds]
         values = [run.value(self.paper.score, cell.quantity) for run in runs]
         return Outcome(item, cell, tuple(runs), tuple(value for value in values if value is not None))
+
+    def shared(self, cells: Iterable[Cell], scale: str | None = None) -> list[int]:
+        """The draws that all of these cells have, of those of which anything was measured."""
+        each = [{run.seed for run in runs} for cell in cells if (runs := self.of(cell, scale))]
+        return sorted(set.intersection(*each)) if each else []
+
+    def course(self, cell: Cell, scale: str | None = None, seeds: Collection[int] | None = None) -> dict[int, float]:
+        """A cell's accuracy by round, as the paper has it: the mean over draws, in the rounds that all of them have."""
+        runs = [run for run in self.of(cell, scale) if seeds is None or run.seed in seeds]
+        each = [{number: value for number, value in run.course(self.paper.score).items() if value is not None}
+                for run in runs]  # fmt: skip
+        common = sorted(set.intersection(*map(set, each))) if each else []
+        return {number: fmean(one[number] for one in each) for number in common}
+
+    def traffic(self, cell: Cell, scale: str | None = None, seeds: Collection[int] | None = None) -> dict[float, float]:
+        """What accuracies cost: each that is above all before, with the bytes of a client until then, up and down."""
+        runs = [run for run in self.of(cell, scale) if seeds is None or run.seed in seeds]
+        found: dict[float, float] = {}
+        for number, value in self.course(cell, scale, seeds).items():
+            if value > max(found, default=-inf):
+                found[value] = number * fmean(run.bytes_up + run.bytes_down for run in runs)
+        return found
 
     def draws(self, cells: Iterable[Cell], scale: str | None = None) -> list[Draw]:
         """How hard the draws of these cells are, column by column."""
