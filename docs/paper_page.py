@@ -17,7 +17,8 @@ from fedgraft.runs.statistics import over_seeds
 
 NOT_HAD = {"emnist", "cinic10", "pathmnist"}
 """Datasets that could not be had without a download where these runs were made."""
-OTHER_MACHINE = "AMD"
+OTHER_KERNELS = "kernels avx2"
+"""Those of the fewer runs, which are marked; the others have AVX-512."""
 FEWEST = 3
 """Draws of which an interval says anything."""
 
@@ -407,4 +408,4 @@ def _counted(seeds: Sequence[int]) -> str:
 
 
 def _other(runs: Iterable[Measurement]) -> str:
-    return "†" if any(OTHER_MACHINE in run.machine for run in runs) else ""
+    return "†" if any(OTHER_KERNELS in run.kernels for run in runs) else ""
