@@ -140,7 +140,10 @@ class Evidence:
         return {number: fmean(one[number] for one in each) for number in common}
 
     def traffic(self, cell: Cell, scale: str | None = None, seeds: Collection[int] | None = None) -> dict[float, float]:
-        """What accuracies cost: each that is above all before, with the bytes of a client until then, up and down."""
+        """What accuracies cost: each that is above all before, with the bytes of a client until then, up and down.
+
+        They are those of a round on average, times the rounds.
+        """
         runs = [run for run in self.of(cell, scale) if seeds is None or run.seed in seeds]
         found: dict[float, float] = {}
         for number, value in self.course(cell, scale, seeds).items():
