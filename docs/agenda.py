@@ -69,7 +69,8 @@ class Step(BaseModel):
 
     def left(self, evidence: Evidence, root: Path, workers: str) -> list[Request]:
         """The runs that are not measured, of datasets that are here."""
-        wanted = reproduce.requests(self.told, self.chosen, range(self.draws), self.scale, root, alone=False)
+        every = reproduce.requests(self.told, self.chosen, range(self.draws), self.scale, root, alone=False)
+        wanted = [each for each in every if not reproduce.lacking(each.config.dataset)]
         changes: dict[str, int | str] = {"workers": workers}
         changes |= {} if self.evaluate_every is None else {"evaluate_every": self.evaluate_every}
         return [

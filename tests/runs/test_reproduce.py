@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,23 +152,59 @@ def test_two_runs_of_one_command_have_the_same_bits_or_differ_by_noise() -> None
     assert measurement.compared(brief(bits="a"), brief(bits="a", top=0.9))[0] == "the same bits"
 
 
-def test_what_cannot_be_had_or_run_is_named(tmp_path: Path) -> None:
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """A machine without datasets; whoever asks for one is told that nobody has it."""
+
+    def nobody(name: str) -> None:
+        raise UserError(f"dataset {name!r} could not be fetched")
+
     (tmp_path / "data").mkdir()
-    env = {"FEDGRAFT_DATA": str(tmp_path / "data"), "XDG_CACHE_HOME": str(tmp_path / "data")}
+    monkeypatch.setattr(reproduce, "load", nobody)
+    reproduce.lacking.cache_clear()
+    yield {"FEDGRAFT_DATA": str(tmp_path / "data"), "XDG_CACHE_HOME": str(tmp_path / "data")}
     reproduce.lacking.cache_clear()
 
+
+def test_what_cannot_be_had_or_run_is_named(bare: dict[str, str], tmp_path: Path) -> None:
     def asked(*words: str) -> Result:
-        return CliRunner().invoke(app, ["reproduce", "apple", *words], env=env)
+        return CliRunner().invoke(app, ["reproduce", "apple", *words], env=bare)
 
     remarks = {each["item"]: each["remark"] for each in json.loads(asked("--json").stdout)}
-    assert "not to be had without a download: cifar10, mnist, organamnist, pathmnist;" in remarks["table1"]
+    assert remarks["table1"] == (
+        "Not on this machine yet, and fetched for a run: cifar10, mnist, organamnist, pathmnist."
+    )
     assert remarks["figure1"] == "Not run: a drawing of the method: nothing was measured."
     out = ("--root", str(tmp_path / "runs"))
-    assert "without a download: pathmnist;" in str(asked("table1", "--cell", "apple/path", *out).exception)
+    gone = "dataset 'pathmnist' could not be fetched"
+    assert str(asked("table1", "--cell", "apple/path", *out).exception) == gone
+    assert "--dataset pathmnist" in asked("table1", "--cell", "apple/path", "--dry-run", *out).stdout
+    partition = asked("figure5", "--plot", *out)
+    assert "'cifar10' could not be fetched" in str(partition.exception), "it needs the labels"
     assert "a drawing of the method" in str(asked("figure1", *out).exception)
     assert "no cell is called" in str(asked("table1", "--cell", "aple/path", *out).exception)
     assert not (tmp_path / "runs").exists(), "nothing was written"
-    reproduce.lacking.cache_clear()
+
+
+def test_datasets_are_fetched_for_the_cells_that_need_them(
+    data: Path, bare: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two datasets can be had: its cells are run, and the others are named."""
+
+    def fetch(name: str) -> None:
+        if name != "cifar10":
+            raise UserError(f"dataset {name!r} could not be fetched")
+        shutil.copy(data / "cifar10.npz", bare["FEDGRAFT_DATA"])
+
+    monkeypatch.setattr(reproduce, "load", fetch)
+    made: list[str] = []
+    monkeypatch.setattr(reproduce, "make", lambda wanted, _: made.extend(each.config.dataset for each in wanted))
+    words = ["table1", "--cell", "fedapa/cifar10", "--cell", "fedapa/fmnist", "--draws", "2", "--no-local"]
+    done = CliRunner().invoke(app, ["reproduce", "fedapa", *words, "--root", str(tmp_path / "runs")], env=bare)
+    assert made == ["cifar10", "cifar10"]
+    assert "left out: the cells of fashion-mnist. dataset 'fashion-mnist' could not be fetched" in " ".join(
+        done.stderr.split()
+    )
 
 
 @pytest.mark.slow
@@ -230,16 +267,11 @@ def test_figures_are_drawn_from_what_is_there(data: Path, made: Path, tmp_path: 
     assert "nothing was measured yet" in str(empty.exception)
 
 
-def test_what_was_measured_is_shown_and_drawn_where_its_data_are_not(tmp_path: Path) -> None:
+def test_what_was_measured_is_shown_and_drawn_where_its_data_are_not(bare: dict[str, str], tmp_path: Path) -> None:
     reproduce.keep(tmp_path, [brief("fedapa:mu=0.3")])
-    (tmp_path / "data").mkdir()
-    env = {"FEDGRAFT_DATA": str(tmp_path / "data"), "XDG_CACHE_HOME": str(tmp_path / "data")}
-    reproduce.lacking.cache_clear()
     told = ("reproduce", "fedapa", "table4", "--from", str(tmp_path), "--root", str(tmp_path / "runs"))
-    assert "80.00" in CliRunner().invoke(app, [*told, "--show"], env=env).stdout
-    assert "table4-sweep.png" in CliRunner().invoke(app, [*told, "--plot"], env=env).stdout
-    assert "without a download: cifar10" in str(CliRunner().invoke(app, [*told, "--dry-run"], env=env).exception)
-    reproduce.lacking.cache_clear()
+    assert "80.00" in CliRunner().invoke(app, [*told, "--show"], env=bare).stdout
+    assert "table4-sweep.png" in CliRunner().invoke(app, [*told, "--plot"], env=bare).stdout
 
 
 def test_rows_are_drawn_on_the_draws_that_all_of_them_have() -> None:

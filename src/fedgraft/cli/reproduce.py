@@ -111,15 +111,10 @@ class _Job:
         self.root, self.places, self.alone = root, places, alone
 
     def left(self) -> Any:
-        """The runs that are to be made, of datasets that are here."""
-        from fedgraft.runs.reproduce import absent, left, requests
+        """The runs that are to be made."""
+        from fedgraft.runs.reproduce import left, requests
 
         wanted = requests(self.paper, self.cells, self.seeds, self.scale, self.root, alone=self.alone)
-        if not wanted and self.cells:
-            from fedgraft.report.reproduction import NO_DOWNLOAD
-
-            gone = absent(self.paper, [cell.column for cell in self.cells])
-            raise UserError(NO_DOWNLOAD.format(", ".join(gone)))
         return left(wanted, self.evidence(), self.scale)
 
     def evidence(self) -> Any:
@@ -143,10 +138,17 @@ class _Job:
         from dataclasses import replace
 
         from fedgraft.runs.config import configure
-        from fedgraft.runs.reproduce import make
+        from fedgraft.runs.reproduce import make, obtain
         from fedgraft.terminal import Display
 
-        todo = [replace(each, config=configure(each.config, changes)) for each in self.left()]
+        wanted = self.left()
+        gone = obtain(each.config.dataset for each in wanted)
+        here = [each for each in wanted if each.config.dataset not in gone]
+        todo = [replace(each, config=configure(each.config, changes)) for each in here]
+        if gone and not todo:
+            raise UserError("; ".join(gone.values()))
+        for name, why in gone.items():
+            console.print(f"left out: the cells of {name}. {why}", highlight=False, markup=False)
         with Display(console, total_runs=len(todo)) as display:
             try:
                 make(todo, [display])
@@ -179,8 +181,10 @@ class _Job:
 
     def draw(self, rounds: Sequence[int]) -> list[Path]:
         from fedgraft.report.paperfigures import Drawing, draw
-        from fedgraft.runs.reproduce import finished_for
+        from fedgraft.runs.reproduce import finished_for, obtain, setting
 
+        if not self.cells and (gone := obtain(setting(self.paper, column).dataset for column in self.item.columns)):
+            raise UserError("; ".join(gone.values()))
         finished = finished_for(self.paper, self.cells, self.places)
         drawing = Drawing(self.evidence(), self.item, finished, rounds=rounds)
         return draw(drawing, self.root / self.paper.name / "figures")

@@ -11,9 +11,8 @@ import numpy as np
 from fedgraft.base.errors import UserError
 from fedgraft.papers.tables import ACCURACY, Cell, Item
 from fedgraft.report.figures import CLIENT, COLOURS, DASHES, GAIN, ROUND, save
-from fedgraft.runs.measurement import cell_config
 from fedgraft.runs.reading import Finished
-from fedgraft.runs.reproduce import ALONE, Evidence, label_counts, lacking
+from fedgraft.runs.reproduce import Evidence, label_counts, lacking, setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,10 +36,7 @@ class Drawing:
     @property
     def columns(self) -> list[str]:
         """The columns whose data are here."""
-        told = self.evidence.paper
-        each = {name: cell_config(told, Cell("", name, ACCURACY, ALONE, settings), 0).dataset
-                for name, settings in self.item.columns.items()}  # fmt: skip
-        return [name for name, dataset in each.items() if not lacking(dataset)]
+        return [name for name in self.item.columns if not lacking(setting(self.evidence.paper, name).dataset)]
 
     @property
     def measured(self) -> list[str]:
@@ -60,9 +56,7 @@ class Drawing:
 
     def counts(self, column: str) -> Array:
         """Clients x classes of the first draw."""
-        return label_counts(
-            cell_config(self.evidence.paper, Cell("", column, ACCURACY, ALONE, self.item.columns[column]), 0)
-        )
+        return label_counts(setting(self.evidence.paper, column))
 
 
 def draw(drawing: Drawing, folder: Path) -> list[Path]:
@@ -284,7 +278,7 @@ def _schedule(drawing: Drawing) -> "Figure":
     from fedgraft.methods.apple import APPLE
 
     figure, axes = _panels([""])
-    rounds = cell_config(drawing.evidence.paper, Cell("", "cifar10", ACCURACY, "apple", {}), 0).rounds
+    rounds = setting(drawing.evidence.paper, "cifar10").rounds
     for kind, colour in (("cosine", GAIN), ("exponential", COLOURS[1])):
         method = APPLE(schedule=kind)  # type: ignore[arg-type]
         left = [method.fading(number, rounds) for number in range(rounds)]

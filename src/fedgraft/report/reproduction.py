@@ -10,7 +10,6 @@ from fedgraft.papers.tables import ACCURACY, Cell, Item, Paper
 from fedgraft.runs.reproduce import ALONE, Draw, Outcome, absent
 from fedgraft.runs.statistics import Interval, line
 
-NO_DOWNLOAD = "not on this machine, and not to be had without a download: {}; such cells run where the data are"
 FEWEST = 3
 """Draws of which a line can be told."""
 
@@ -28,16 +27,16 @@ def contents(papers: Iterable[Paper]) -> Table:
 
 
 def remark(paper: Paper, item: Item) -> str:
-    """What keeps an item, or some of its cells, from being run here."""
+    """What keeps an item from being run, or has to be fetched for it."""
     if item.not_run:
         return f"Not run: {item.not_run}."
     gone = absent(paper, item.columns)
-    return NO_DOWNLOAD.format(", ".join(gone)).capitalize() + "." if gone else ""
+    return f"Not on this machine yet, and fetched for a run: {', '.join(gone)}." if gone else ""
 
 
 def view(outcomes: Sequence[Outcome]) -> Table:
     """A line for each cell: ours over the draws, with the interval of the mean, and the published figure."""
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
     for name in ("row", "column"):
         table.add_column(name, overflow="fold")
     for name, width in (("draws", 5), ("ours", 7), ("95 % interval", 14), ("published", 9), ("apart", 6)):

@@ -240,6 +240,11 @@ def _homes(name: str) -> dict[str, str]:
 # ---- what is missing
 
 
+def setting(told: Paper, column: str) -> RunConfig:
+    """The settings of a column: those of Local on the first draw."""
+    return cell_config(told, Cell("", column, ACCURACY, ALONE, told.columns[column]), 0)
+
+
 @cache
 def lacking(dataset: str) -> bool:
     """Whether a dataset is not on this machine."""
@@ -248,8 +253,7 @@ def lacking(dataset: str) -> bool:
 
 def absent(told: Paper, columns: Iterable[str]) -> list[str]:
     """The datasets that columns of a paper need and that are not on this machine."""
-    used = {cell_config(told, Cell("", name, ACCURACY, ALONE, told.columns[name]), 0).dataset for name in columns}
-    return sorted(filter(lacking, used))
+    return sorted(filter(lacking, {setting(told, name).dataset for name in columns}))
 
 
 @cache
@@ -263,6 +267,19 @@ def label_counts(config: RunConfig) -> "np.ndarray[Any, Any]":
     train, test = _labels(config.dataset, config.data_dir)
     drawn = SCHEMES.make(config.partition).split(train, test, config.clients, config.drawn_by)
     return np.asarray(drawn.counts(np.concatenate([train, test]))[0])
+
+
+def obtain(datasets: Iterable[str]) -> dict[str, str]:
+    """Fetch datasets that are not on this machine; of those that cannot be had, why."""
+    gone = {}
+    for name in sorted({*datasets}):
+        if lacking(name):
+            try:
+                load(name)
+            except UserError as error:
+                gone[name] = str(error)
+    lacking.cache_clear()
+    return gone
 
 
 def requests(
@@ -284,9 +301,8 @@ def requests(
             label = METHODS.label(METHODS.make(config.method, **config.params))
             folder = root / told.name / cell.column / scale / f"{folder_name(label)}-seed{seed}"
             key = deciding(config) + str(config.global_test), seed
-            if not lacking(config.dataset):
-                known = found.setdefault(key, Request((), config, folder))
-                found[key] = replace(known, cells=(*known.cells, cell))
+            known = found.setdefault(key, Request((), config, folder))
+            found[key] = replace(known, cells=(*known.cells, cell))
     return list(found.values())
 
 
