@@ -250,14 +250,24 @@ def test_a_run_that_another_process_is_at_work_on_is_left_to_it(data: Path, made
 
 @pytest.mark.slow
 def test_a_committed_figure_comes_out_again(data: Path, made: Path, tmp_path: Path) -> None:
-    kept = [run for run in reproduce.found_in([made]) if run.method == "fedapa"]
-    (tmp_path / "kept").mkdir()
-    reproduce.keep(tmp_path / "kept", kept)
-    asked = ["reproduce", "--verify", "1", "--from", str(tmp_path / "kept"), "--workers", "1"]
-    done = CliRunner().invoke(app, asked, env={"FEDGRAFT_DATA": str(data)})
-    assert done.stdout.startswith(
-        "the same bits (0.00 points apart): fedgraft run fedapa --recipe fedapa --rounds 5"
-    ), done
+    (told,) = [run for run in reproduce.found_in([made]) if run.method == "fedapa"]
+
+    def checked(run: Measurement, *words: str) -> Result:
+        place = tmp_path / f"{run.machine} {run.bits}"
+        place.mkdir()
+        reproduce.keep(place, [run])
+        asked = ["reproduce", "--verify", "3", "--from", str(place), "--workers", "1", *words]
+        return CliRunner().invoke(app, asked, env={"FEDGRAFT_DATA": str(data)})
+
+    (line,) = checked(told).stdout.splitlines()
+    assert line.startswith("the same bits (0.00 points apart): fedgraft run fedapa --recipe fedapa --rounds 5")
+    better = told.trained.model_copy(update={"pooled": [(told.trained.pooled[-1] or 0) + 0.02]})
+    wrong = told.model_copy(update={"machine": "an abacus", "bits": "", "trained": better, "rounds": told.rounds[-1:]})
+    done = checked(wrong)
+    assert done.stdout.splitlines()[1].startswith("  made on an abacus, ")
+    assert "1 of 1 came out different" in str(done.exception)
+    facts = json.loads(checked(wrong.model_copy(update={"machine": "another"}), "--json").stdout)
+    assert (facts["verdict"], facts["apart"], facts["made_on"][:7]) == ("different", 2, "another")
 
 
 def test_figures_are_drawn_from_what_is_there(data: Path, made: Path, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def reproduce(
     from fedgraft.papers.tables import papers
 
     if verify is not None:
-        _verify(verify, taken or [], workers)
+        _verify(verify, taken or [], workers, as_json)
         return
     if listing or item is None:
         _contents([find(paper)] if paper else list(papers().values()), as_json)
@@ -208,15 +208,34 @@ def _contents(papers: list[Any], as_json: bool) -> None:
     characters.console(stderr=False).print(reproduction.contents(papers))
 
 
-def _verify(count: int, places: list[Path], workers: str | None) -> None:
-    """Run measurements again; one that comes out different is no success."""
-    from fedgraft.runs.reproduce import again
+def _verify(count: int, places: list[Path], workers: str | None, as_json: bool) -> None:
+    """Run measurements again, chosen at random; one that comes out different is no success."""
+    import random
+
+    from fedgraft.runs.measurement import compared
+    from fedgraft.runs.reproduce import again, found_in, obtain
+    from fedgraft.terminal import Display
 
     if not places:
         raise UserError("name the measurements to check: --from docs/results")
+    known = found_in(places)
+    if not known:
+        raise UserError("there are no measurements to check")
+    chosen = random.sample(known, min(count, len(known)))
+    if gone := obtain(told.config.dataset for told in chosen):
+        raise UserError("; ".join(gone.values()))
     wrong = 0
-    for told, verdict, apart in again(count, places, workers):
-        typer.echo(f"{verdict} ({apart:.2f} points apart): {told.command}")
+    for told in chosen:
+        with Display(characters.console()) as display:
+            now = again(told, workers, [display])
+        verdict, apart = compared(told, now)
+        made, here = (f"{run.machine}, {run.computed}" for run in (told, now))
+        if as_json:
+            facts = {"command": told.command, "verdict": verdict, "apart": round(apart, 2), "seconds": now.seconds}
+            typer.echo(json.dumps({**facts, "made_on": made, "here": here}))
+        else:
+            elsewhere = "" if made == here else f"\n  made on {made}; here: {here}"
+            typer.echo(f"{verdict} ({apart:.2f} points apart): {told.command}{elsewhere}")
         wrong += verdict == "different"
     if wrong:
-        raise UserError(f"{wrong} of {count} came out different")
+        raise UserError(f"{wrong} of {len(chosen)} came out different")

@@ -21,9 +21,9 @@ from fedgraft.papers.tables import ACCURACY, SCALES, Cell, Item, Paper, paper, p
 from fedgraft.runs import measurement
 from fedgraft.runs.agenda import Entry, Planner, complete
 from fedgraft.runs.conducting import Watcher
-from fedgraft.runs.config import RunConfig
+from fedgraft.runs.config import RunConfig, configure
 from fedgraft.runs.directory import folder_name
-from fedgraft.runs.measurement import Measurement, Verdict, cell_config, deciding, measured, scale_of, top_share
+from fedgraft.runs.measurement import Measurement, cell_config, deciding, measured, scale_of, top_share
 from fedgraft.runs.reading import Finished, read_run
 from fedgraft.runs.results import RESULT
 from fedgraft.runs.run import start
@@ -344,19 +344,10 @@ def finished_for(told: Paper, cells: Iterable[Cell], places: Iterable[Path]) -> 
     return found
 
 
-def again(
-    count: int, places: Iterable[Path], workers: str | None = None
-) -> Iterator[tuple[Measurement, Verdict, float]]:
-    """Compute measurements again, chosen at random, and tell how the two agree; nothing is written."""
-    known = found_in(places)
-    if not known:
-        raise UserError("there are no measurements to check")
-    planner = Planner()
-    changes = {} if workers is None else {"workers": workers}
-    for number in np.random.default_rng().permutation(len(known))[:count]:
-        told = known[number]
-        run = start(planner(Entry.of("", told.config), changes), None, ())
-        yield told, *measurement.compared(told, measured(run, told.recipe, told.scale))
+def again(told: Measurement, workers: str | None = None, watchers: Sequence[Watcher] = ()) -> Measurement:
+    """Make a measurement once more; nothing is written."""
+    config = told.config if workers is None else configure(told.config, {"workers": workers})
+    return measured(start(Planner()(Entry.of("", config)), None, watchers), told.recipe, told.scale)
 
 
 # ---- kept as data
