@@ -1,5 +1,6 @@
 """What the page of the board is written with: docs/results/board.md.jinja, from the board-*.json files beside it."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from docs.tables import table
 from fedgraft.board import protocol, record, standing
 from fedgraft.board.record import STATES, Entry, Record
-from fedgraft.board.standing import AGAINST, Overall, Row, Standing
+from fedgraft.board.standing import AGAINST, ALONE, TUNED, Overall, Row, Standing
 from fedgraft.report import board
 from fedgraft.report.page import chance, figure, seconds, size
 from fedgraft.runs.metric import MetricInfo
@@ -64,6 +65,12 @@ class Board:
             rows.append([setting.title, setting.kind, *each, setting.size])
         return table(["setting", "clients", *STATES, "size"], rows)
 
+    def findings(self) -> str:
+        """A line for each setting: who is first, where two baselines are, and what is more than noise against Local."""
+        head = ["setting", "highest client mean", ALONE, TUNED, f"above {ALONE}", f"below {ALONE}", "not told apart"]
+        return table(head, [_finding(self.protocol.settings[name].title, found.rows, found.metric)
+                            for name, found in self.standings.items() if found.metric is not None])  # fmt: skip
+
     def told(self, name: str) -> str:
         return board.told(self.standings[name])
 
@@ -88,6 +95,17 @@ class Board:
     def page(self) -> str:
         """The page with tables that sort."""
         return board.render(self.standings, [self.protocol.settings[name].title for name in self.waiting])
+
+
+def _finding(title: str, rows: Sequence[Row], metric: MetricInfo) -> list[str]:
+    named = {row.method: figure(row.mean, metric) for row in rows}
+    against = {row.label: row.against[ALONE] for row in rows if ALONE in row.against}
+    line = [title, f"{rows[0].label}, {figure(rows[0].mean, metric)}", named.get(ALONE, ""), named.get(TUNED, "")]
+    if any(each.too_few for each in against.values()):
+        return [*line, *["too few sites to test"] * 2, str(len(against))]
+    above, below = ([label for label, each in against.items() if each.more_than_noise and sign * each.mean > 0]
+                    for sign in (1, -1))  # fmt: skip
+    return [*line, ", ".join(above) or "none", str(len(below)), str(len(against) - len(above) - len(below))]
 
 
 def _cells(row: Row, metric: MetricInfo) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from docs.board_page import _finding
 from fedgraft.base.errors import UserError
 from fedgraft.board import record, standing
 from fedgraft.board.record import Clients, Entry, Outcome, Record
@@ -69,6 +70,20 @@ def test_a_row_by_hand() -> None:
     assert (row.against["local"].pairs, row.against["local"].seeds) == (4, 2)
     assert "fedavg-ft" not in row.against
     assert found.rows[1].harmed is None, "nobody is harmed by oneself"
+
+
+def test_a_setting_in_a_line() -> None:
+    names = [[f"{draw}{client}" for client in range(10)] for draw in range(2)]
+    alone = [[0.5 + 0.01 * client for client in range(10)]] * 2
+    above, below = ([[value + by for value in values] for values in alone] for by in (0.2, -0.2))
+    mixed = [[value + 0.1 * (-1) ** client for client, value in enumerate(values)] for values in alone]
+    methods = {"local": alone, "fedavg-ft": mixed, "better": above, "worse": below, "bad": below}
+    found = standing.of(made(methods, names=names))
+    assert _finding("Made up", found.rows, ACCURACY) == [
+        "Made up", "better, 74.5 ± 0.0", "54.5 ± 0.0", "54.5 ± 0.0", "better", "2", "1",
+    ]  # fmt: skip
+    few = standing.of(made({"local": ALONE, "better": BETTER}, natural=True))
+    assert _finding("Two sites", few.rows, ACCURACY)[3:] == ["", *["too few sites to test"] * 2, "1"]
 
 
 def test_less_is_better_of_a_loss() -> None:
