@@ -16,6 +16,7 @@ from docs.paper_page import Words
 from fedgraft.base import disk
 from fedgraft.base.errors import UserError
 from fedgraft.cli import app
+from fedgraft.cli.reproduce import _measured
 from fedgraft.papers.tables import Score, paper
 from fedgraft.report import reproduction
 from fedgraft.report.paperfigures import PLOTS, Drawing, draw
@@ -268,6 +269,21 @@ def test_a_committed_figure_comes_out_again(data: Path, made: Path, tmp_path: Pa
     assert "1 of 1 came out different" in str(done.exception)
     facts = json.loads(checked(wrong.model_copy(update={"machine": "another"}), "--json").stdout)
     assert (facts["verdict"], facts["apart"], facts["made_on"][:7]) == ("different", 2, "another")
+
+
+def test_what_is_checked_can_be_of_a_paper_an_item_or_a_cell(tmp_path: Path) -> None:
+    reproduce.keep(tmp_path, [brief(), brief("fedapa:mu=0.3"), brief("fedper")])
+
+    def found(paper: str | None, item: str | None, *cells: str) -> set[str]:
+        return {run.method for run in _measured([tmp_path], paper, item, cells)}
+
+    assert found(None, None) == found("fedapa", None) == {"fedapa", "fedapa:mu=0.3", "fedper"}
+    assert found("fedapa", "table4") == {"fedapa", "fedapa:mu=0.3"}
+    assert found("fedapa", "table1", "fedper/*") == {"fedper"}
+    with pytest.raises(UserError, match="no measurements to check"):
+        found("fedgpa", None)
+    with pytest.raises(UserError, match="--cell is of a table"):
+        found("fedapa", None, "fedper/*")
 
 
 def test_figures_are_drawn_from_what_is_there(data: Path, made: Path, tmp_path: Path) -> None:

@@ -64,7 +64,9 @@ def reproduce(
     listing: Annotated[bool, typer.Option("--list", help="List every table and figure of the four papers.")] = False,
     verify: Annotated[
         int | None,
-        typer.Option(help="Repeat this many measurements of --from, chosen at random, and compare.", min=1),
+        typer.Option(
+            help="Repeat this many measurements of --from, or of those of PAPER, ITEM, --cell, chosen at random.", min=1
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -73,7 +75,7 @@ def reproduce(
     from fedgraft.papers.tables import papers
 
     if verify is not None:
-        _verify(verify, taken or [], workers, as_json)
+        _verify(verify, _measured(taken or [], paper, item, cell or ()), workers, as_json)
         return
     if listing or item is None:
         _contents([find(paper)] if paper else list(papers().values()), as_json)
@@ -208,19 +210,33 @@ def _contents(papers: list[Any], as_json: bool) -> None:
     characters.console(stderr=False).print(reproduction.contents(papers))
 
 
-def _verify(count: int, places: list[Path], workers: str | None, as_json: bool) -> None:
+def _measured(places: list[Path], paper: str | None, item: str | None, cells: Sequence[str]) -> list[Any]:
+    """All measurements that are kept, or those of a paper, of one of its items, of some cells."""
+    from fedgraft.papers.tables import paper as find
+    from fedgraft.runs.reproduce import found_in, of_cells
+
+    if not places:
+        raise UserError("name the measurements to check: --from docs/results")
+    if cells and item is None:
+        raise UserError("--cell is of a table: name it, as in fedgraft reproduce fedapa table1 --cell fedapa/cifar10")
+    found = found_in(places)
+    if paper is not None:
+        told = find(paper)
+        items = told.items.values() if item is None else [told.item(item)]
+        found = of_cells(told, [one for each in items for one in each.chosen(cells)], found)
+    if not found:
+        raise UserError("there are no measurements to check")
+    return found
+
+
+def _verify(count: int, known: list[Any], workers: str | None, as_json: bool) -> None:
     """Run measurements again, chosen at random; one that comes out different is no success."""
     import random
 
     from fedgraft.runs.measurement import compared
-    from fedgraft.runs.reproduce import again, found_in, obtain
+    from fedgraft.runs.reproduce import again, obtain
     from fedgraft.terminal import Display
 
-    if not places:
-        raise UserError("name the measurements to check: --from docs/results")
-    known = found_in(places)
-    if not known:
-        raise UserError("there are no measurements to check")
     chosen = random.sample(known, min(count, len(known)))
     if gone := obtain(told.config.dataset for told in chosen):
         raise UserError("; ".join(gone.values()))

@@ -344,6 +344,12 @@ def finished_for(told: Paper, cells: Iterable[Cell], places: Iterable[Path]) -> 
     return found
 
 
+def of_cells(told: Paper, cells: Iterable[Cell], found: Iterable[Measurement]) -> list[Measurement]:
+    """Those of the measurements that are of cells of a paper, in any scale."""
+    keys = {_key(told.name, cell.method, cell.column) for cell in cells}
+    return [run for run in found if run.recipe == told.name and deciding(run.config) in keys]
+
+
 def again(told: Measurement, workers: str | None = None, watchers: Sequence[Watcher] = ()) -> Measurement:
     """Make a measurement once more; nothing is written."""
     config = told.config if workers is None else configure(told.config, {"workers": workers})
