@@ -245,13 +245,15 @@ def _verify(count: int, known: list[Any], workers: str | None, as_json: bool) ->
         with Display(characters.console()) as display:
             now = again(told, workers, [display])
         verdict, apart = compared(told, now)
-        made, here = (f"{run.machine}, {run.computed}" for run in (told, now))
         if as_json:
-            facts = {"command": told.command, "verdict": verdict, "apart": round(apart, 2), "seconds": now.seconds}
-            typer.echo(json.dumps({**facts, "made_on": made, "here": here}))
+            facts = {"command": told.command, "verdict": verdict, "apart": round(apart, 2), "seconds": now.seconds,
+                     "machine": told.machine, "computed": told.computed, "here": now.computed}  # fmt: skip
+            typer.echo(json.dumps(facts))
         else:
-            elsewhere = "" if made == here else f"\n  made on {made}; here: {here}"
-            typer.echo(f"{verdict} ({apart:.2f} points apart): {told.command}{elsewhere}")
+            typer.echo(f"{verdict} ({apart:.2f} points apart): {told.command}")
+            if now.bits != told.bits:
+                made = ", ".join(filter(None, (told.machine, told.computed)))
+                typer.echo(f"  made on {made}; here: {now.computed}")
         wrong += verdict == "different"
     if wrong:
         raise UserError(f"{wrong} of {len(chosen)} came out different")
