@@ -60,6 +60,13 @@ class Words:
     def apart(self, item: str, cell: str) -> str:
         return signed(self.outcome(item, cell).apart or 0.0)
 
+    def printed(self, item: str, cell: str) -> float:
+        """The published figure of a cell."""
+        found = self.outcome(item, cell).cell.published
+        if found is None:
+            raise SystemExit(f"{cell} of {item} has no published figure: mend the words")
+        return found
+
     def about(self, item: str) -> str:
         """What a reader of one of its tables has to know."""
         return self.paper.item(item).about
