@@ -69,7 +69,7 @@ class Board:
         """A line for each setting: who is first, where two baselines are, and what is more than noise against Local."""
         head = ["setting", "highest client mean", ALONE, TUNED, f"above {ALONE}", f"below {ALONE}", "not told apart"]
         return table(head, [_finding(self.protocol.settings[name].title, found.rows, found.metric)
-                            for name, found in self.standings.items() if found.metric is not None])  # fmt: skip
+                            for name, found in self.standings.items() if found.rows and found.metric])  # fmt: skip
 
     def told(self, name: str) -> str:
         return board.told(self.standings[name])

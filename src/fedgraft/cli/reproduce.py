@@ -251,7 +251,7 @@ def _verify(count: int, known: list[Any], workers: str | None, as_json: bool) ->
             typer.echo(json.dumps(facts))
         else:
             typer.echo(f"{verdict} ({apart:.2f} points apart): {told.command}")
-            if now.bits != told.bits:
+            if verdict != "the same bits":
                 made = ", ".join(filter(None, (told.machine, told.computed)))
                 typer.echo(f"  made on {made}; here: {now.computed}")
         wrong += verdict == "different"
