@@ -15,11 +15,10 @@ from fedgraft.runs.statistics import (
     between_areas,
     between_shares,
     bootstrap,
+    clustered_signed_rank,
     components,
     critical_difference,
     crossed,
-    deflated,
-    design_effect,
     draws_needed,
     holm,
     line,
@@ -125,38 +124,74 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     assert 0.88 <= held / 200 <= 0.995
 
 
-def test_pairs_count_less_where_seeds_differ() -> None:
-    # Two seeds of two: means 1 and 5 around 3. Between: 2 (4 + 4) / 1 = 16; within: (2 + 2) / 2 = 2; r = 14 / 18.
-    assert design_effect([[0, 2], [4, 6]]) == pytest.approx(1 + 14 / 18)
-    assert design_effect([[0, 4], [1, 5]]) == 1, "the seeds differ less than their clients"
-    assert design_effect([[0, 2, 7]]) == 1
-    assert design_effect([[1], [2], [9]]) == 1, "one client in each seed is independent"
-    assert design_effect([[0, 0, 0], [1, 1, 1]]) == 3, "three clients that always agree are one"
-    found = paired([[0, 2], [4, 6]])
-    assert found is not None
-    assert found.effective == pytest.approx(4 / (1 + 14 / 18))
+def test_clients_that_always_agree_are_students_test_of_their_seeds() -> None:
+    # Ranks 2.5, 6.5 and 10.5 for four clients each: t is 6.5 / (4 / sqrt(3)), and p with two degrees of freedom is
+    # 1 - t / sqrt(2 + t^2).
+    t = 6.5 * 3**0.5 / 4
+    assert clustered_signed_rank([[1] * 4, [2] * 4, [4] * 4]) == pytest.approx(1 - t / (2 + t**2) ** 0.5, abs=1e-6)
+    assert signed_rank([1] * 4 + [2] * 4 + [4] * 4) == 2 / 2**12, "as if they were independent"
 
 
-def test_a_deflated_p_is_that_of_a_smaller_z() -> None:
-    assert deflated(0.0455, 4, 20) == pytest.approx(2 * stats.t.sf(1, 4), abs=1e-3)  # z of 2 becomes 1
-    assert deflated(0.03, 1, 20) == 0.03
-    assert deflated(1.0, 3, 20) == 1
+def test_clients_are_independent_where_nothing_says_otherwise() -> None:
+    assert clustered_signed_rank([[1, 2, 3, -4]]) == signed_rank([1, 2, 3, -4]), "one seed"
+    assert clustered_signed_rank([[1], [2], [3], [-4]]) == signed_rank([1, 2, 3, -4]), "one client in each seed"
+    assert clustered_signed_rank([[0.1] * 5, [0.1] * 6]) == signed_rank([0.1] * 11), "nothing differs"
+    assert clustered_signed_rank([[1, -1], [2, -2]]) == 1
+    assert clustered_signed_rank([[0, 0], [0, 0]]) == 1
 
 
-def test_noise_is_rarely_called_more_than_noise() -> None:
-    """Three seeds of sixteen clients, no difference between the methods; seeds that differ as much as they like."""
+@given(st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=6), min_size=1, max_size=5))
+def test_a_p_value_is_one_and_never_below_that_of_independent_clients(groups: list[list[int]]) -> None:
+    assert signed_rank(list(chain(*groups))) <= clustered_signed_rank(groups) <= 1
+    assert clustered_signed_rank(groups) == pytest.approx(clustered_signed_rank(groups[::-1])), "seeds have no order"
+    assert clustered_signed_rank(groups) == pytest.approx(
+        clustered_signed_rank([[-each for each in group] for group in groups])
+    )
+
+
+def test_with_many_seeds_it_is_what_their_means_say() -> None:
+    rng = np.random.default_rng(5)
+    for apart, shift in [(1.0, 0.0), (1.0, 0.15), (0.5, 0.1)]:
+        groups = [shift + rng.normal(0, apart) + rng.standard_normal(16) for _ in range(200)]
+        student = stats.ttest_1samp([group.mean() for group in groups], 0).pvalue
+        found = clustered_signed_rank(groups)
+        assert stats.norm.isf(found / 2) == pytest.approx(stats.norm.isf(student / 2), abs=0.3)
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.35, 0.65, 1.2])
+@pytest.mark.parametrize(("seeds", "clients"), [(2, 12), (3, 16), (5, 16)])
+def test_noise_is_rarely_called_more_than_noise(seeds: int, clients: int, apart: float) -> None:
+    """No difference between two methods, and seeds that differ as much as they like: how often is p below 0.05?"""
     rng = np.random.default_rng(11)
-    called, naive = {0.0: 0, 0.6: 0}, 0
-    for apart in called:
-        for _ in range(200):
-            groups = [(rng.normal(0, apart) + rng.standard_normal(16)).tolist() for _ in range(3)]
-            found = paired(groups)
-            assert found is not None
-            called[apart] += found.more_than_noise
-            naive += bool(apart) and signed_rank(list(chain(*groups))) < 0.05
-    assert called[0.0] / 200 <= 0.06
-    assert called[0.6] / 200 <= 0.18, "three seeds cannot tell well how much seeds differ"
-    assert naive / 200 > 0.35, "as if all clients were independent"
+    called, naive, repeats = 0, 0, 600
+    for _ in range(repeats):
+        groups = [rng.normal(0, apart) + rng.standard_normal(clients) for _ in range(seeds)]
+        called += clustered_signed_rank(groups) < 0.05
+        naive += signed_rank(np.concatenate(groups)) < 0.05
+    assert called / repeats <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / repeats)
+    assert naive / repeats > 0.3 or apart < 0.5, "as if all clients were independent"
+
+
+@pytest.mark.parametrize("apart", [0.35, 1.2])
+@pytest.mark.parametrize(("seeds", "clients", "methods"), [(3, 10, 6), (5, 16, 31)])
+def test_of_many_methods_that_are_alike_rarely_one_is_called(
+    seeds: int, clients: int, methods: int, apart: float
+) -> None:
+    rng = np.random.default_rng(11)
+    called, families = 0, 30
+    for _ in range(families):
+        drawn = [[rng.normal(0, apart) + rng.standard_normal(clients) for _ in range(seeds)] for _ in range(methods)]
+        found = [told for each in drawn if (told := paired(each)) is not None]
+        called += any(each.more_than_noise for each in together(found))
+    assert called / families <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / families)
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.35])
+def test_a_difference_is_found_although_seeds_differ(apart: float) -> None:
+    """The test is not bought with blindness: with five seeds a difference of one deviation of the clients is seen."""
+    rng = np.random.default_rng(3)
+    found = [paired([1 + rng.normal(0, apart) + rng.standard_normal(16) for _ in range(5)]) for _ in range(40)]
+    assert sum(each is not None and each.more_than_noise for each in found) >= 36
 
 
 def test_a_difference_by_hand() -> None:

@@ -2,11 +2,10 @@
 
 Values come in groups: a group for each seed, in it a value for each client. Two methods are compared by the clients
 that they have in common, so what is looked at is differences of pairs. Clients of one seed share a partition, a start
-and a server: if seeds differ more than their clients do, the clients count for less (:func:`design_effect`).
+and a server, so that they need not be independent (:func:`clustered_signed_rank`).
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -48,8 +47,6 @@ class Difference(NamedTuple):
     worse: int
     same: int
     seeds: int
-    effective: float
-    """As how many independent pairs these count."""
     family: int = 1
     """How many differences were looked at together."""
     leaning: int = 0
@@ -89,9 +86,7 @@ def paired(groups: Groups) -> Difference | None:
     if not there:
         return None
     values = np.concatenate(there).round(DIGITS)
-    deflation = design_effect(there)
-    ranks, signs = _signed_ranks(values)
-    p = deflated(signed_rank(values), deflation, len(values))
+    p = clustered_signed_rank(there)
     return Difference(
         mean=float(np.mean([group.mean() for group in there])),
         interval=bootstrap(there),
@@ -101,8 +96,7 @@ def paired(groups: Groups) -> Difference | None:
         worse=int((values < 0).sum()),
         same=int((values == 0).sum()),
         seeds=len(there),
-        effective=len(values) / deflation,
-        leaning=int(np.sign(ranks @ signs)),
+        leaning=int(np.sign(_signed_ranks(values).sum())),
     )
 
 
@@ -137,12 +131,12 @@ def signed_rank(differences: Group) -> float:
     Zeros take part in the ranking and then drop out (Pratt), ties share their ranks. For few pairs the distribution
     over all signs is worked out with these very ranks, so that ties cost no accuracy.
     """
-    ranks, signs = _signed_ranks(differences)
+    scores = _signed_ranks(differences)
+    ranks, seen = np.abs(scores[scores != 0]), float(abs(scores.sum()))
     if not len(ranks):
         return 1.0
     if len(ranks) > EXACT_PAIRS:
-        z = abs(float(ranks @ signs)) / math.sqrt(float(ranks @ ranks))
-        return float(2 * scipy.stats.norm.sf(z))
+        return float(2 * scipy.stats.norm.sf(seen / math.sqrt(float(ranks @ ranks))))
     doubled = (2 * ranks).round().astype(int)  # shared ranks are halves
     chances = np.zeros(int(doubled.sum()) + 1)
     chances[0] = 1.0
@@ -151,14 +145,41 @@ def signed_rank(differences: Group) -> float:
         moved[rank:] += chances[:-rank]
         chances = moved / 2
     distance = np.abs(2 * np.arange(len(chances)) - (len(chances) - 1))  # of the sum of signed ranks, from none
-    seen = abs(int(doubled @ signs.astype(int)))
-    return float(min(1.0, chances[distance >= seen].sum()))
+    return float(min(1.0, chances[distance >= 2 * seen].sum()))
 
 
-def _signed_ranks(differences: Group) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The ranks of all differences that are not zero, by their size, and their signs."""
+def clustered_signed_rank(groups: Groups) -> float:
+    """The p value of Wilcoxon's signed-rank test where the members of a group need not be independent.
+
+    How sure the mean signed rank is, an analysis of variance tells: the mean square between groups or, if that is
+    larger, the one within them. Both are guesses, with few groups bad ones: the true square is the one that was seen,
+    divided by a chi-squared variable over its degrees of freedom. The p value is the chance that a normal variable with
+    a variance of which no more is known is as far from zero as the mean was (a fiducial p value). Where groups differ
+    much, it is that of Student's test of their mean ranks. It is never below the p value of independent members.
+    """
+    values = np.concatenate(groups)
+    p = signed_rank(values)
+    freedom = (len(groups) - 1, len(values) - len(groups))
+    if not all(freedom) or p >= 1:  # a single group; a single member in each; or nothing to tell at all
+        return p
+    ranks = _signed_ranks(values)
+    members = np.split(ranks, np.cumsum([len(group) for group in groups])[:-1])
+    seen = float(ranks.mean())
+    between = sum(len(group) * (group.mean() - seen) ** 2 for group in members) / freedom[0]
+    within = sum(len(group) * group.var() for group in members) / freedom[1]
+    normal = np.linspace(0, 10, 1001)
+    bar = normal**2 / (len(values) * seen**2)  # above which a variance takes the mean as far as was seen
+    one, other = (
+        scipy.stats.chi2.cdf(bar * square * of, of) for square, of in zip((between, within), freedom, strict=True)
+    )
+    either = scipy.stats.norm.pdf(normal) * (one + other - one * other)
+    return max(p, float(2 * scipy.integrate.trapezoid(either, normal)))
+
+
+def _signed_ranks(differences: Group) -> NDArray[np.float64]:
+    """The rank of each difference by its size, with its sign; of a difference of zero it is zero."""
     values = np.asarray(differences, dtype=np.float64).round(DIGITS)
-    return scipy.stats.rankdata(np.abs(values))[values != 0], np.sign(values[values != 0])
+    return np.asarray(scipy.stats.rankdata(np.abs(values)) * np.sign(values))
 
 
 def sign_test(better: int, worse: int) -> float:
@@ -172,35 +193,6 @@ def holm(ps: Sequence[float]) -> list[float]:
     stepped = accumulate((min(1.0, (len(ps) - step) * ps[place]) for step, place in enumerate(order)), max)
     corrected = dict(zip(order, stepped, strict=True))
     return [corrected[place] for place in range(len(ps))]
-
-
-def design_effect(groups: Groups) -> float:
-    """By how much clients of one seed count less than independent ones: 1 if seeds differ no more than clients do.
-
-    It is 1 + (n - 1) r, where r is the intraclass correlation of clients within seeds, from the analysis of variance.
-    """
-    sizes = np.array([len(group) for group in groups])
-    total, seeds = int(sizes.sum()), len(groups)
-    if seeds < 2 or total <= seeds:
-        return 1.0
-    means = np.array([np.mean(group) for group in groups])
-    between = float(sizes @ (means - means @ sizes / total) ** 2) / (seeds - 1)
-    within = sum(float(np.var(group) * len(group)) for group in groups) / (total - seeds)
-    size = (total - float(sizes @ sizes) / total) / (seeds - 1)
-    if between <= within:
-        return 1.0
-    return 1 + (size - 1) * (between - within) / (between + (size - 1) * within)
-
-
-def deflated(p: float, by: float, pairs: float) -> float:
-    """The p value of a test of so many pairs that count ``by`` times less than it took them for.
-
-    By how much they do is itself a guess from a few seeds; Student's tails make allowance for that.
-    """
-    if by == 1 or p >= 1:
-        return p
-    z = scipy.stats.norm.isf(max(p, sys.float_info.min) / 2)  # the p of very many pairs may be too small for a float
-    return float(2 * scipy.stats.t.sf(z / math.sqrt(by), max(1.0, pairs / by - 1)))
 
 
 def over_seeds(values: Sequence[float]) -> Interval | None:
