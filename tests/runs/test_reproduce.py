@@ -426,15 +426,16 @@ def test_what_a_draw_predicts_takes_three_of_them() -> None:
     tops = {0: 0.80, 1: 0.82, 2: 0.84}
     runs = [brief(seed=seed, top=top, top_share=0.5 + seed / 10) for seed, top in tops.items()]
     alone = [brief("local", seed=seed, top=0.7 + seed / 25) for seed in tops]
-    for count, sentences in ((2, 0), (3, 2)):
-        evidence = reproduce.Evidence(told, [*runs[:count], *alone])
-        found = reproduction.predictions([evidence.outcome(told.item("table1"), cell)], evidence.draws([cell]))
-        assert len(found) == sentences
-    # 2 points for 4 points of Local, and for 10 of the share
-    assert found[0].startswith(
-        "fedapa/cifar10: +0.50 points for each point of Local (+0.50 to +0.50), which explains 100 %"
+    two, three = (
+        reproduction.predictions([evidence.outcome(told.item("table1"), cell)], evidence.draws([cell]))
+        for evidence in (reproduce.Evidence(told, [*runs[:count], *alone]) for count in (2, 3))
     )
-    assert found[1].startswith("fedapa/cifar10: +0.20 points for each point of the share")
+    assert two is None
+    assert three is not None
+    # 2 points for 4 points of Local, and for 10 of the share
+    local, share = zip(*(column.cells for column in three.columns), strict=True)
+    assert local == ("fedapa/cifar10", "Local", "+0.50", "+0.50 to +0.50", "100 %", "3")
+    assert share == ("fedapa/cifar10", "most frequent class", "+0.20", "+0.20 to +0.20", "100 %", "3")
 
 
 # ---- the agenda of docs/results

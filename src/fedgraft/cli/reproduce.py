@@ -178,8 +178,9 @@ class _Job:
                 "\nHow hard the draws are: the share of samples that are of their client's most frequent class"
             )
             console.print(reproduction.difficulty(hard))
-        for sentence in reproduction.predictions(outcomes, hard):
-            console.print(sentence, highlight=False, markup=False)
+        if predicted := reproduction.predictions(outcomes, hard):
+            console.print("\nWhat a point of that adds to a figure, and how much of its variance it explains")
+            console.print(predicted)
 
     def draw(self, rounds: Sequence[int]) -> list[Path]:
         from fedgraft.report.paperfigures import Drawing, draw

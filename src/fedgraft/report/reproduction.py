@@ -80,21 +80,27 @@ def difficulty(draws: Sequence[Draw]) -> Table:
     return table
 
 
-def predictions(outcomes: Sequence[Outcome], draws: Sequence[Draw]) -> list[str]:
+EASE = (("alone", "Local"), ("top_share", "most frequent class"))
+"""What tells how easy a draw is, and what it is called."""
+
+
+def predictions(outcomes: Sequence[Outcome], draws: Sequence[Draw]) -> Table | None:
     """What a draw's difficulty says of a method's figure on it, where there are draws enough to say anything."""
-    told = []
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    table.add_column("cell", overflow="fold")
+    for name in ("a point of", "adds", "95 % interval", "explains", "draws"):
+        table.add_column(name, justify="left" if name == "a point of" else "right", no_wrap=True)
     for each in outcomes:
-        here = {draw.seed: draw for draw in draws if draw.column == each.cell.column}
-        for name, read in (("Local", "alone"), ("the share of the most frequent class", "top_share")):
-            known = [(getattr(here[seed], read), value) for seed, value in zip(each.seeds, each.values, strict=True)]
+        for read, name in EASE:
+            ease = {draw.seed: getattr(draw, read) for draw in draws if draw.column == each.cell.column}
+            known = [(ease[seed], value) for seed, value in zip(each.seeds, each.values, strict=True)]
             there = [(100 * x if read == "top_share" else x, value) for x, value in known if x is not None]
             fit = line(*zip(*there, strict=True)) if len(there) >= FEWEST else None
             if fit is not None and (each.cell.method, read) != (ALONE, "alone"):
-                told.append(
-                    f"{each.cell.name}: {fit.slope:+.2f} points for each point of {name} ({fit.interval.low:+.2f} to "
-                    f"{fit.interval.high:+.2f}), which explains {100 * fit.explained:.0f} % of {len(there)} draws"
-                )
-    return told
+                interval = f"{fit.interval.low:+.2f} to {fit.interval.high:+.2f}"
+                explained = f"{100 * fit.explained:.0f} %"
+                table.add_row(each.cell.name, name, f"{fit.slope:+.2f}", interval, explained, str(len(there)))
+    return table if table.row_count else None
 
 
 def as_json(paper: Paper, outcomes: Sequence[Outcome], draws: Sequence[Draw]) -> dict[str, Any]:
