@@ -1,5 +1,6 @@
 """What the page of the board is written with: docs/results/board.md.jinja, from the board-*.json files beside it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import combinations
@@ -52,9 +53,12 @@ class Board:
         apart = sum(abs(one - other) > found.critical for one, other in combinations(found.mean, 2))
         return f"{apart} pairs are further apart" if apart else "with so few settings no two are further apart"
 
-    @property
-    def machines(self) -> str:
-        return "; ".join(sorted({each.record.machine for each in self.standings.values() if each.record.machine}))
+    def machines(self, name: str) -> str:
+        """Where a setting was measured, and how many methods where, if not all at one place."""
+        found = Counter(each.machine for each in self._records[name].entries if each.machine)
+        if len(found) == 1:
+            return next(iter(found))
+        return "; ".join(f"{place} ({count} methods)" for place, count in sorted(found.items()))
 
     def agenda(self) -> str:
         """What is done of every setting, and what waits."""
@@ -129,10 +133,17 @@ def _against(difference: Difference | None, metric: MetricInfo) -> str:
 
 def keep(board_: Path, place: Path, machine: str) -> None:
     """Take in what a board's directory holds; methods that are not in it stay as they are."""
-    mine = {name: each.model_copy(update={"machine": machine}) for name, each in record.read_all(board_).items()}
+    mine = {name: _made_on(machine, each) for name, each in record.read_all(board_).items()}
     there = {name: each for name, each in record.read_all(place).items() if name in mine}
     for name, found in record.joined(mine, there).items():
         record.write(place / f"board-{name}.json", _ordered(found))
+
+
+def _made_on(machine: str, found: Record) -> Record:
+    known = [
+        each if each.state == "waiting" else each.model_copy(update={"machine": machine}) for each in found.entries
+    ]
+    return found.model_copy(update={"entries": known})
 
 
 def _ordered(found: Record) -> Record:

@@ -195,6 +195,22 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         record.read_all(tmp_path / "none")
 
 
+def test_a_file_of_the_format_before_had_one_machine_for_all_methods(tmp_path: Path) -> None:
+    path = tmp_path / "made-up.json"
+    found = made({"local": ALONE, "better": BETTER})
+    waits = Entry(method="waits", state="waiting")
+    record.write(path, found.model_copy(update={"entries": [*found.entries, waits]}))
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "format": 1, "fedgraft": "0.1.0", "machine": "a laptop"}))
+    there = record.read(path)
+    assert [(each.method, each.fedgraft, each.machine) for each in there.entries] == [
+        ("local", "0.1.0", "a laptop"), ("better", "0.1.0", "a laptop"), ("waits", "", "")
+    ]  # fmt: skip
+    record.write(path, there)
+    assert record.read(path) == there
+    assert "laptop" in path.read_text().splitlines()[1], "in the method's line"
+
+
 def test_only_what_had_the_same_protocol_and_clients_is_set_beside_each_other() -> None:
     mine, others = made({"mine": BETTER}), made({"local": ALONE, "mine": ALONE})
     found = record.joined({"made-up": mine}, {"made-up": others})["made-up"]

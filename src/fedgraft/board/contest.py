@@ -174,7 +174,7 @@ class Contest:
 
     # ---- what there is
 
-    def gathered(self, machine: str = "") -> Record:
+    def gathered(self) -> Record:
         """What is known of every method so far."""
         labels = list(members(self.protocol))
         for path in sorted((self.place / self.name).glob(f"*/{ENTRY}")):
@@ -187,8 +187,8 @@ class Contest:
         entries = [known.get(label) or self._entry(label, metric, draws) for label in labels]
         return Record(
             setting=self.name, title=self.setting.title, natural=self.setting.kind == "natural",
-            size=self.setting.size, terms=self.protocol.terms(self.name), metric=metric, fedgraft=__version__,
-            machine=machine, draws=[draws[seed] for seed in sorted(draws)], entries=entries,
+            size=self.setting.size, terms=self.protocol.terms(self.name), metric=metric,
+            draws=[draws[seed] for seed in sorted(draws)], entries=entries,
         )  # fmt: skip
 
     def _before(self) -> Record | None:
@@ -206,7 +206,8 @@ class Contest:
         if not (home / ENTRY).exists():
             return Entry(method=label, state="waiting")
         told = results.read_json(home / ENTRY)
-        facts = {"method": label, "point": told["point"], "reconstruction": told["reconstruction"]}
+        facts = {"method": label, "point": told["point"], "reconstruction": told["reconstruction"],
+                 "fedgraft": __version__}  # fmt: skip
         for name, state in ((REFUSED, "not admitted"), (FAILED, "failed")):
             if (home / name).exists():
                 return Entry(**facts, state=state, reason=results.read_json(home / name)["sentence"])
@@ -239,10 +240,10 @@ class Contest:
                 found.append(record.outcome(facts, metric, seconds))
         return found
 
-    def keep(self, machine: str = "") -> Record:
+    def keep(self) -> Record:
         """Gather what there is into the setting's file."""
         with disk.locked(self.place / self.name, patience=PATIENCE):
-            found = self.gathered(machine)
+            found = self.gathered()
             record.write(self.place / f"{self.name}.json", found)
         return found
 

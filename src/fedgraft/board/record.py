@@ -15,7 +15,7 @@ from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.resultfile import Result, complained
 from fedgraft.runs.results import read_json
 
-KIND, FORMAT = "board", 1
+KIND, FORMAT = "board", 2
 DIGITS = 6
 State = Literal["done", "not admitted", "failed", "cut short", "waiting"]
 STATES: tuple[State, ...] = ("done", "failed", "cut short", "not admitted", "waiting")
@@ -80,6 +80,10 @@ class Entry(_Part):
     """The learning rate and the hyper-parameters that tuning chose."""
     trials: list[Trial] = []
     outcomes: list[Outcome] = []
+    fedgraft: str = ""
+    """The version that it was measured with."""
+    machine: str = ""
+    """Where: seconds of several machines do not compare."""
 
     @property
     def done(self) -> dict[int, Outcome]:
@@ -97,8 +101,6 @@ class Record(_Part):
     terms: dict[str, Any]
     """The protocol, and the run's settings."""
     metric: MetricInfo | None = None
-    fedgraft: str = ""
-    machine: str = ""
     draws: list[Clients] = []
     entries: list[Entry] = []
 
@@ -148,12 +150,20 @@ def write(path: Path, record: Record) -> None:
 def read(path: Path) -> Record:
     """Read a setting's results, or say in a sentence what is wrong with the file."""
     told = read_json(path)
-    if told.get("kind") != KIND or told.get("format") != FORMAT:
+    if told.get("kind") != KIND or told.get("format") not in (1, FORMAT):
         raise UserError(f"{path} holds no results of a board that this version reads")
+    facts = {key: value for key, value in told.items() if key not in ("kind", "format")}
     try:
-        return Record.model_validate({key: value for key, value in told.items() if key not in ("kind", "format")})
+        return Record.model_validate(_upgraded(facts) if told["format"] == 1 else facts)
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {complained(error)}") from None
+
+
+def _upgraded(facts: dict[str, Any]) -> dict[str, Any]:
+    """Results of format 1, which had one version and one machine for all methods."""
+    made = {key: facts.get(key, "") for key in ("fedgraft", "machine")}
+    entries = [each if each.get("state") == "waiting" else {**each, **made} for each in facts.get("entries", [])]
+    return {**{key: value for key, value in facts.items() if key not in made}, "entries": entries}
 
 
 def read_all(place: Path) -> dict[str, Record]:
