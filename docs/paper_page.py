@@ -295,6 +295,14 @@ class Words:
             rows.append([cell.partition("/")[0] + _other([run]), *each, f"{last(run, at, 'pooled'):.2f}"])
         return table(["row", *(f"round {number}" for number in rounds), "pooled, last"], rows)
 
+    def spans(self, item: str, cell: str, rounds: Sequence[int], scale: str = "") -> list[str]:
+        """From the lowest to the highest of all draws after some rounds, at the row's own point."""
+        runs = self.outcome(item, cell, scale=scale).runs
+        curves = [getattr(run.curve(run.headline), self.paper.score.figure) for run in runs]
+        found = [[100 * curve[run.rounds.index(number)] for run, curve in zip(runs, curves, strict=True)]
+                 for number in rounds]  # fmt: skip
+        return [f"{min(each):.1f} to {max(each):.1f}" for each in found]
+
     def agenda(self) -> str:
         """What is done of every table, and what waits."""
         rows = []
