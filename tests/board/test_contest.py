@@ -1,6 +1,7 @@
 """A whole board on tiny data: tuned, measured, interrupted and gone on with, and a method of one's own on it."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -216,6 +217,9 @@ def test_a_method_of_ones_own(board: tuple[Path, Protocol, Record], tmp_path: Pa
     told = CliRunner().invoke(app, words)
     assert told.exit_code == 0, told.output
     assert "3 of 3 methods are done" in told.output
+    said = " ".join(told.output.split())
+    assert re.search(r"mine: \d+\.\d, place [123] of 3 by client mean, tuned to lr=\S+, strength=\S+;", said)
+    assert re.search(r"against local \(\S+ to \S+; [^)]+\); \S+ against fedavg-ft \(", said)
     mine = record.read_all(tmp_path / "out")["made-up"].entry("mine")
     assert mine is not None
     assert set(mine.chosen) == {"lr", "strength"}

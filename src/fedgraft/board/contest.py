@@ -288,7 +288,8 @@ def run(
             contest.settled(protocol.tuned(contest.setting))
         except UserError as error:
             missing.append(f"{name} cannot be run: {error}")
-            tell(missing[-1])
+            if len(chosen) > 1:  # the only one is told by the error at the end
+                tell(missing[-1])
             continue
         if retry:
             for label in wanted:

@@ -69,10 +69,11 @@ def add(
 ) -> None:
     """Measure a method of your own by the same protocol, next to local, fedavg and fedavg-ft."""
     from fedgraft.board.contest import REFERENCES
+    from fedgraft.methods import METHODS
 
     references = () if beside is not None else REFERENCES
     found = _carry_out(out, protocol, settings or [], [*references, method], workers, retry, quiet)
-    _show(found, beside)
+    _show(found, beside, mine=METHODS.label(METHODS.make(method)))
 
 
 @app.command()
@@ -129,7 +130,9 @@ def _carry_out(
             raise
 
 
-def _show(found: dict[str, Any], beside: Path | None, report: Path | None = None, as_json: bool = False) -> None:
+def _show(
+    found: dict[str, Any], beside: Path | None, report: Path | None = None, as_json: bool = False, mine: str = ""
+) -> None:
     from fedgraft.board import record, standing
     from fedgraft.report import board
 
@@ -144,4 +147,4 @@ def _show(found: dict[str, Any], beside: Path | None, report: Path | None = None
         return
     console = characters.console(stderr=False)
     for each in standings.values():
-        console.print(board.view(each))
+        console.print(board.view(each, mine))

@@ -13,7 +13,7 @@ from rich.text import Text
 from fedgraft.base.errors import UserError
 from fedgraft.base.version import __version__
 from fedgraft.board.record import STATES
-from fedgraft.board.standing import AGAINST, Standing, overall
+from fedgraft.board.standing import AGAINST, Row, Standing, overall
 from fedgraft.report.page import asset, chance, digest, figure, key, seconds, size
 from fedgraft.runs.metric import MetricInfo
 from fedgraft.runs.statistics import Difference
@@ -30,18 +30,19 @@ LEFT, RIGHT, STEP = 130, 680, 16
 # ---- in the terminal
 
 
-def view(standing: Standing) -> RenderableType:
-    """A setting's table and what is said of it."""
+def view(standing: Standing, mine: str = "") -> RenderableType:
+    """A setting's table and what is said of it; ``mine`` is the method that somebody put on the board."""
     record, metric = standing.record, standing.metric
     parts: list[RenderableType] = [Text(f"{record.title}: {record.size}"), Text(told(standing))]
     if metric is not None and standing.rows:
-        parts.append(_table(standing, metric))
+        parts.append(_table(standing, metric, mine))
+        parts += [Text(placed(standing, row, metric)) for row in standing.rows if row.method == mine]
     others = [each for each in standing.without if each.state != "waiting"]
     parts += [Text(f"{each.method}: {each.state}{': ' + each.reason if each.reason else ''}") for each in others]
     return Group(*parts, Text())
 
 
-def _table(standing: Standing, metric: MetricInfo) -> Table:
+def _table(standing: Standing, metric: MetricInfo, mine: str) -> Table:
     found = Table("method", box=None, pad_edge=False, caption=_CAPTION, caption_justify="left")
     for heading in (f"mean {metric.title}", "pooled", "worst", "unseen", "harmed", "rank", *AGAINST):
         found.add_column(heading, justify="right")
@@ -53,6 +54,7 @@ def _table(standing: Standing, metric: MetricInfo) -> Table:
             "" if row.harmed is None else f"{100 * row.harmed:.0f} %",
             "" if row.rank is None else f"{row.rank:.1f}",
             *(against(row.against.get(label), metric) for label in AGAINST),
+            style="bold" if row.method == mine else "",
         )
     return found
 
@@ -77,6 +79,25 @@ def told(standing: Standing) -> str:
         f"{said} Mean ranks over {found.blocks} draws that are less than {found.critical:.1f} apart do not differ "
         f"at 5 % (Nemenyi); that all are alike has p {chance(found.p)} (Friedman)."
     )
+
+
+def placed(standing: Standing, row: Row, metric: MetricInfo) -> str:
+    """Where a method stands, in a sentence."""
+    place = 1 + standing.rows.index(row)
+    found = [
+        f"{metric.difference(each.mean)} against {label} ({' to '.join(map(metric.difference, each.interval))}; "
+        f"{_verdict(each)})"
+        for label, each in row.against.items()
+    ]
+    where = f"{row.label}: {metric.shown(row.mean.mean)}, place {place} of {len(standing.rows)} by client mean"
+    tuned = f", tuned to {chosen(row.entry.chosen)}" if row.entry.chosen else ""
+    return "; ".join([where + tuned, *found]) + "."
+
+
+def _verdict(difference: Difference) -> str:
+    if difference.too_few:
+        return "too few clients to test"
+    return f"{'' if difference.more_than_noise else 'not '}more than noise, p {chance(difference.corrected)}"
 
 
 def summary(standings: Mapping[str, Standing]) -> str:
